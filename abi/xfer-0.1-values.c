@@ -239,6 +239,8 @@ _Static_assert(offsetof(xfer_local_part, begin) == 16, "was 16");
 _Static_assert(offsetof(xfer_local_part, end) == 24, "was 24");
 _Static_assert(offsetof(xfer_local_part, step) == 32, "was 32");
 _Static_assert(offsetof(xfer_local_part, first) == 40, "was 40");
+_Static_assert(XFER_LOCALS_SRC == 1, "was 1");
+_Static_assert(XFER_LOCALS_DST == 2, "was 2");
 _Static_assert(XFER_OK == 0, "was 0");
 _Static_assert(XFER_ERR_ARG == -1, "was -1");
 _Static_assert(XFER_ERR_SHAPE == -2, "was -2");

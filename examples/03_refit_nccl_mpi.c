@@ -86,8 +86,8 @@ static weight make_weight(xfer_locals *locals, size_t i)
   w.is_dst = local.side == XFER_REFIT_GEN;
   /* Of sizes that are no multiples of 64 KiB the copy engine is slow. */
   CUDA(cudaMalloc((void **)&w.base, (w.n_bytes / UNIT + 1) * UNIT));
-  XFER(xfer_locals_give(locals, local.side, local.name, local.dtype, w.base, local.shape, NULL,
-                        local.n_dims));
+  XFER(xfer_locals_give(locals, (xfer_refit_side)local.side, local.name, (xfer_dtype)local.dtype,
+                        w.base, local.shape, NULL, local.n_dims));
   return w;
 }
 

@@ -124,8 +124,8 @@ static uint16_t *give(xfer_locals *locals, size_t i, xfer_local *local)
     n_bytes *= (size_t)local->shape[d];
   uint16_t *base = calloc(n_bytes + 1, 1);
   need(base == NULL ? XFER_ERR_NOMEM : XFER_OK, local->name);
-  need(xfer_locals_give(locals, local->side, local->name, local->dtype, base, local->shape, NULL,
-                        local->n_dims),
+  need(xfer_locals_give(locals, (xfer_refit_side)local->side, local->name, (xfer_dtype)local->dtype,
+                        base, local->shape, NULL, local->n_dims),
        local->name);
   return base;
 }

@@ -330,7 +330,7 @@ typedef enum xfer_plan_side {
  * @param plan       Committed, no run in flight.
  * @param digests    [n_digests] Receives the digest of each tensor, the same on every rank.
  * @param n_digests  The number of tensors.
- * @param side       xfer_plan_side
+ * @param side       Whose elements.
  * @param stream     The call reads memory after the work that is already on it. Ignored by host
  *                   comms.
  * @retval XFER_ERR_STATE  Not committed, a run in flight, bound memory freed or remapped, or
@@ -340,7 +340,7 @@ typedef enum xfer_plan_side {
  * @retval XFER_ERR_UNSUPPORTED  The plan is an exchange, or `stream` is cudaStreamPerThread.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests,
-                                                      size_t n_digests, int side,
+                                                      size_t n_digests, xfer_plan_side side,
                                                       xfer_stream stream);
 
 /**

@@ -94,7 +94,7 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  *
  * @param model   The model.
  * @param name    The tensor's name; the sides' rules apply to it as to all other names.
- * @param dtype   xfer_dtype
+ * @param dtype   The type of its elements.
  * @param shape   [n_dims] Sizes; NULL with n_dims 0: a scalar.
  * @param n_dims  0 to XFER_MAX_DIMS.
  * @retval XFER_ERR_ARG    The table already has that name, the name is empty or a pattern, the
@@ -105,7 +105,7 @@ XFER_API void xfer_model_destroy(xfer_model *model);
  * @retval XFER_ERR_STATE  A refit was made of the model.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_model_add(xfer_model *model, const char *name,
-                                                    int32_t dtype, const int64_t *shape,
+                                                    xfer_dtype dtype, const int64_t *shape,
                                                     int n_dims);
 
 /* ---- the two sides ------------------------------------------------------------------------ */
@@ -222,10 +222,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_side_give_whole(xfer_side *side, const
  * side has none. For a side whose SPEC has quant= this says which weights are not quantised. A rank
  * that knows only one side cannot know of this, so all ranks must know both.
  *
- * `dtype` 0: elements as in the table, or quantised as quant= of the side's SPEC says, whatever the
- * side's rules say about their type and values. */
+ * `dtype` (xfer_dtype)0: elements as in the table, or quantised as quant= of the side's SPEC says,
+ * whatever the side's rules say about their type and values. */
 XFER_API XFER_MUST_CHECK xfer_status xfer_side_dtype(xfer_side *side, const char *pattern,
-                                                     int32_t dtype);
+                                                     xfer_dtype dtype);
 
 /* ---- the join ----------------------------------------------------------------------------- */
 
@@ -386,9 +386,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * stays wrong.
  *
  * @param locals   The list.
- * @param side     xfer_refit_side
+ * @param side     The side that the tensor is of.
  * @param name     Renames of the side apply. Ignored names are counted.
- * @param dtype    xfer_dtype
+ * @param dtype    The type of its elements.
  * @param base     Address of the first element.
  * @param shape    [n_dims] Sizes.
  * @param strides  [n_dims] In bytes, ignored for a dim of one element; NULL: row-major without
@@ -397,10 +397,10 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_part_get(const xfer_locals *loc
  * @retval XFER_ERR_ARG    There is no such side, or this refit does not know it, or a wrong n_dims.
  * @retval XFER_ERR_NOMEM  Out of memory.
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int side,
-                                                      const char *name, int32_t dtype, void *base,
-                                                      const int64_t *shape, const int64_t *strides,
-                                                      int n_dims);
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, xfer_refit_side side,
+                                                      const char *name, xfer_dtype dtype,
+                                                      void *base, const int64_t *shape,
+                                                      const int64_t *strides, int n_dims);
 
 /**
  * Hand in a local tensor again because its address or its strides have changed; it replaces the
@@ -411,9 +411,9 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_locals_give(xfer_locals *locals, int s
  *                            list is unchanged.
  * @retval XFER_ERR_ARG       As xfer_locals_give().
  */
-XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, int side,
-                                                        const char *name, int32_t dtype, void *base,
-                                                        const int64_t *shape,
+XFER_API XFER_MUST_CHECK xfer_status xfer_locals_update(xfer_locals *locals, xfer_refit_side side,
+                                                        const char *name, xfer_dtype dtype,
+                                                        void *base, const int64_t *shape,
                                                         const int64_t *strides, int n_dims);
 
 /**
@@ -435,24 +435,35 @@ XFER_API const char *xfer_locals_problem(const xfer_locals *locals, size_t i);
 /** How many names were handed in and ignored. */
 XFER_API size_t xfer_locals_ignored(const xfer_locals *locals);
 
+/** The views that xfer_locals_view() fills: OR of these. */
+typedef enum xfer_locals_views {
+  XFER_LOCALS_SRC = 1, /**< The rank has a part of the tensor's source. */
+  XFER_LOCALS_DST = 2  /**< The rank has a part of its destination. */
+} xfer_locals_views;
+
 /**
- * Where a tensor of the join lies on this rank. The call fills `src` and `dst` if the rank has a
- * part there. Their arrays belong to the list, and are valid until the next call for another
- * tensor.
- * @param has  Receives 1 for a source, 2 for a destination, 3 for both, 0 for none.
+ * Where a tensor of the join lies on this rank. Arrays of the views belong to the list, and are
+ * valid until the next call for another tensor.
+ *
+ * @param locals  The list.
+ * @param tensor  Index in xfer_refit_tensors().
+ * @param src     Receives the source part, if the rank has one.
+ * @param dst     Receives the destination part, if the rank has one.
+ * @param filled  Receives which of the two were filled, an OR of XFER_LOCALS_*; 0: neither.
  * @retval XFER_ERR_ARG    There is no such tensor.
  * @retval XFER_ERR_STATE  The tensor that contains it was not handed in.
  * @retval XFER_ERR_SHAPE  Experts of one tensor have different strides.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor,
-                                                      xfer_view *src, xfer_view *dst, int *has);
+                                                      xfer_view *src, xfer_view *dst,
+                                                      uint32_t *filled);
 
 /** Called for each misc tensor that was not handed in by name, with its name in the list and this
  * rank's part, row-major: the whole tensor if no rule covers it, this rank's share if the engine
  * computes other values from it (Mamba's A from A_log). The memory belongs to the library and is
  * valid during the call. */
-typedef void (*xfer_misc_fn)(void *context, const char *name, int32_t dtype, const int64_t *shape,
-                             int n_dims, const void *data);
+typedef void (*xfer_misc_fn)(void *context, const char *name, xfer_dtype dtype,
+                             const int64_t *shape, int n_dims, const void *data);
 
 /** Receive misc tensors by callback. At bind the library allocates memory for those that were not
  * handed in: host memory that the plan's device can access. It belongs to the list, which must then

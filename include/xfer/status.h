@@ -85,13 +85,13 @@ typedef enum xfer_log_level {
  * Receives a line about one call or step when it ends.
  *
  * @param context  As given to xfer_log_set().
- * @param level    xfer_log_level
+ * @param level    What the line is about.
  * @param rank     The rank that made the call; -1: no rank: the line reports that a file of
  *                 XFER_DEBUG_FILE or XFER_TRACE could not be opened or written, and errno gives the
  *                 reason.
  * @param line     One line, such as "PLAN xfer_plan_commit: ..., 1.250 ms"; valid during the call.
  */
-typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line);
+typedef void (*xfer_log_fn)(void *context, xfer_log_level level, int rank, const char *line);
 
 /**
  * Pass the library's messages to a function, for a program's own log; XFER_DEBUG also writes them
@@ -101,9 +101,9 @@ typedef void (*xfer_log_fn)(void *context, int level, int rank, const char *line
  *
  * @param fn       NULL: pass nothing, the default.
  * @param context  Passed to `fn`.
- * @param level    xfer_log_level; the library does not pass lines above it.
+ * @param level    The library does not pass lines above it.
  */
-XFER_API void xfer_log_set(xfer_log_fn fn, void *context, int level);
+XFER_API void xfer_log_set(xfer_log_fn fn, void *context, xfer_log_level level);
 
 /* ---- ending a wait -------------------------------------------------------------------------- */
 

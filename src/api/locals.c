@@ -62,35 +62,36 @@ xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i, size_t k,
   return XFER_OK;
 }
 
-static xfer_status hand_in(const char *who, xfer_locals *locals, int side, const char *name,
-                           int32_t dtype, void *base, const int64_t *shape, const int64_t *strides,
-                           int n_dims, bool again)
+static xfer_status hand_in(const char *who, xfer_locals *locals, xfer_refit_side side,
+                           const char *name, xfer_dtype dtype, void *base, const int64_t *shape,
+                           const int64_t *strides, int n_dims, bool again)
 {
   XFI_NEED_IN(who, 1, locals);
   XFI_NEED_IN(who, 1, name);
   XFI_NEED_IN(who, n_dims != 0, shape);
   XFI_CHECK(side == XFER_REFIT_TRAIN || side == XFER_REFIT_GEN, XFER_ERR_ARG,
-            "\"%s\": side %d; want XFER_REFIT_TRAIN or XFER_REFIT_GEN", name, side);
+            "\"%s\": side %d; want XFER_REFIT_TRAIN or XFER_REFIT_GEN", name, (int)side);
   XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
             "\"%s\" with %d dims; 0 to 8 are possible", name, n_dims);
-  return xfi_locals_give(locals, side, name, (xfer_dtype)dtype, base, shape, strides, n_dims,
-                         again);
+  return xfi_locals_give(locals, (int)side, name, dtype, base, shape, strides, n_dims, again);
 }
 
-xfer_status xfer_locals_give(xfer_locals *locals, int side, const char *name, int32_t dtype,
-                             void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+xfer_status xfer_locals_give(xfer_locals *locals, xfer_refit_side side, const char *name,
+                             xfer_dtype dtype, void *base, const int64_t *shape,
+                             const int64_t *strides, int n_dims)
 {
   return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, false);
 }
 
-xfer_status xfer_locals_update(xfer_locals *locals, int side, const char *name, int32_t dtype,
-                               void *base, const int64_t *shape, const int64_t *strides, int n_dims)
+xfer_status xfer_locals_update(xfer_locals *locals, xfer_refit_side side, const char *name,
+                               xfer_dtype dtype, void *base, const int64_t *shape,
+                               const int64_t *strides, int n_dims)
 {
   return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, true);
 }
 
 xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,
-                             int *has)
+                             uint32_t *filled)
 {
   xfer_view found[2];
   bool has_src, has_dst;
@@ -98,14 +99,14 @@ xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src,
   XFI_NEED(locals);
   XFI_NEED(src);
   XFI_NEED(dst);
-  XFI_NEED(has);
+  XFI_NEED(filled);
   XFI_CHECK(tensor < locals->refit->n_tensors, XFER_ERR_ARG, "no tensor %zu: the refit has %zu",
             tensor, locals->refit->n_tensors);
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_REFIT_TRAIN, &found[0], &has_src));
   XFI_TRY(xfi_locals_view(locals, tensor, XFER_REFIT_GEN, &found[1], &has_dst));
   if (has_src) *src = found[0];
   if (has_dst) *dst = found[1];
-  *has = (has_src ? 1 : 0) | (has_dst ? 2 : 0);
+  *filled = (has_src ? XFER_LOCALS_SRC : 0) | (has_dst ? XFER_LOCALS_DST : 0);
   return XFER_OK;
 }
 
@@ -150,7 +151,7 @@ static bool is_unbound(const xfi_binding *b)
 xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
 {
   xfer_view src, dst;
-  int has = 0;
+  uint32_t has = 0;
   xfer_status st = XFER_OK;
 
   XFI_NEED(locals);
@@ -169,7 +170,8 @@ xfer_status xfer_locals_bind(xfer_locals *locals, xfer_plan *plan)
       continue;
     XFI_TRY(xfer_locals_view(locals, t, &src, &dst, &has));
     if (has == 0) continue;
-    XFI_TRY(xfer_plan_bind(plan, t, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL));
+    XFI_TRY(xfer_plan_bind(plan, t, (has & XFER_LOCALS_SRC) != 0 ? &src : NULL,
+                           (has & XFER_LOCALS_DST) != 0 ? &dst : NULL));
   }
   memset(locals->moved, 0, locals->refit->n_tensors * sizeof *locals->moved);
   locals->bound_to = plan->serial;
@@ -203,8 +205,7 @@ xfer_status xfer_locals_wait(xfer_locals *locals, xfer_plan *plan, uint64_t time
     const xfi_local_tensor *l = &locals->at[i];
 
     if (l->owned == NULL) continue;
-    locals->misc_fn(locals->misc_context, l->name, (int32_t)l->dtype, l->shape, l->n_dims,
-                    l->owned);
+    locals->misc_fn(locals->misc_context, l->name, l->dtype, l->shape, l->n_dims, l->owned);
   }
   return XFER_OK;
 }

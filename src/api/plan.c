@@ -345,19 +345,19 @@ xfer_status xfer_plan_release(xfer_plan *plan)
 }
 
 static xfer_status check_digests(const xfer_plan *plan, const xfer_digest *digests,
-                                 size_t n_digests, int side)
+                                 size_t n_digests, xfer_plan_side side)
 {
   XFI_NEED_IN("xfer_plan_digest", n_digests > 0, digests);
   XFI_CHECK(n_digests == plan->moves->n_tensors, XFER_ERR_ARG,
             "digest: room for %zu, the plan has %zu tensors; n_digests is to be as many", n_digests,
             plan->moves->n_tensors);
   XFI_CHECK(side == XFER_PLAN_SRC || side == XFER_PLAN_DST, XFER_ERR_ARG,
-            "digest: side is %d; want XFER_PLAN_SRC or XFER_PLAN_DST", side);
+            "digest: side is %d; want XFER_PLAN_SRC or XFER_PLAN_DST", (int)side);
   return XFER_OK;
 }
 
-xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_digests, int side,
-                             xfer_stream stream)
+xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_digests,
+                             xfer_plan_side side, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfer_status checked;

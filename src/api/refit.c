@@ -84,10 +84,10 @@ void xfer_model_destroy(xfer_model *model)
   xfi_model_destroy(model);
 }
 
-xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, const int64_t *shape,
-                           int n_dims)
+xfer_status xfer_model_add(xfer_model *model, const char *name, xfer_dtype dtype,
+                           const int64_t *shape, int n_dims)
 {
-  xfi_raw raw = {.pattern = name, .n_dims = n_dims, .dtype = (xfer_dtype)dtype};
+  xfi_raw raw = {.pattern = name, .n_dims = n_dims, .dtype = dtype};
 
   XFI_NEED(model);
   XFI_NEED(name);
@@ -98,8 +98,8 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, int32_t dtype, c
             name);
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_ARG, "\"%s\" is a pattern, not a name", name);
   XFI_CHECK(name[0] != '\0', XFER_ERR_ARG, "a tensor without a name");
-  XFI_CHECK(xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "\"%s\": dtype %d, which is no xfer_dtype",
-            name, (int)dtype);
+  XFI_CHECK(xfi_dtype_size((int)dtype) > 0, XFER_ERR_ARG,
+            "\"%s\": dtype %d, which is no xfer_dtype", name, (int)dtype);
   for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_ARG, "\"%s\": size %lld of dim %d", name, (long long)shape[d],
               d);
@@ -174,11 +174,11 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
   return say(__func__, side, XFI_OVERRIDE_WHOLE, pattern, NULL, at);
 }
 
-xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, int32_t dtype)
+xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, xfer_dtype dtype)
 {
-  XFI_CHECK(dtype == 0 || xfi_dtype_size(dtype) > 0, XFER_ERR_ARG, "%d is no element type",
+  XFI_CHECK(dtype == 0 || xfi_dtype_size((int)dtype) > 0, XFER_ERR_ARG, "%d is no element type",
             (int)dtype);
-  return say(__func__, side, XFI_OVERRIDE_DTYPE, pattern, NULL, dtype);
+  return say(__func__, side, XFI_OVERRIDE_DTYPE, pattern, NULL, (int)dtype);
 }
 
 /* ---- joins ---- */

@@ -133,7 +133,7 @@ static bool log_line(int level, int rank, const char *line)
   if (is_first) pthread_mutex_lock(&log_lock);
   is_logging = true;
   logs = log_fn != NULL && level <= log_level;
-  if (logs) log_fn(log_context, level, rank, line);
+  if (logs) log_fn(log_context, (xfer_log_level)level, rank, line);
   if (!is_first) return logs;
   is_logging = false;
   pthread_mutex_unlock(&log_lock);
@@ -328,12 +328,12 @@ void xfi_span_end(const xfi_span *span, xfer_status st, const char *fmt, ...)
   va_end(args);
 }
 
-void xfer_log_set(xfer_log_fn fn, void *context, int level)
+void xfer_log_set(xfer_log_fn fn, void *context, xfer_log_level level)
 {
   pthread_mutex_lock(&log_lock);
   log_fn = fn;
   log_context = context;
-  log_level = fn == NULL ? XFER_LOG_NONE : level;
+  log_level = fn == NULL ? XFER_LOG_NONE : (int)level;
   pthread_mutex_unlock(&log_lock);
   pthread_once(&environment_once, read_environment); /* which tells what cannot be opened */
   pthread_mutex_lock(&log_lock);

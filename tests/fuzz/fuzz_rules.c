@@ -63,8 +63,8 @@ static void give(xfer_locals *locals)
     if (xfer_locals_get(locals, i, &local) != XFER_OK) abort();
     for (int other = 0; other < 2; other++) {
       (void)snprintf(name, sizeof name, "%s%.200s", other ? "module." : "", local.name);
-      if (xfer_locals_give(locals, XFER_REFIT_GEN, name, local.dtype, memory, local.shape, NULL,
-                           local.n_dims) != XFER_OK &&
+      if (xfer_locals_give(locals, XFER_REFIT_GEN, name, (xfer_dtype)local.dtype, memory,
+                           local.shape, NULL, local.n_dims) != XFER_OK &&
           strlen(xfer_last_error()) == 0)
         abort();
     }

@@ -85,9 +85,9 @@ static bool hand_in(xfer_locals *locals, memory *m, uint64_t run)
     if (at == NULL || m->n == 256) abort();
     m->at[m->n++] = at;
     memset(at, 0xa5, bytes + 1);
-    ok = (run == 1 ? xfer_locals_give : xfer_locals_update)(locals, local.side, local.name,
-                                                            local.dtype, at, local.shape, NULL,
-                                                            local.n_dims) == XFER_OK;
+    ok = (run == 1 ? xfer_locals_give : xfer_locals_update)(
+             locals, (xfer_refit_side)local.side, local.name, (xfer_dtype)local.dtype, at,
+             local.shape, NULL, local.n_dims) == XFER_OK;
   }
   return ok;
 }
@@ -102,22 +102,22 @@ static bool visit(const xfer_refit *refit, xfer_locals *locals, int rank, fill_s
   for (size_t t = 0; t < n && ok; t++) {
     xfer_refit_tensor info;
     xfer_view src, dst;
-    int has = 0;
+    uint32_t has = 0;
 
     ok = xfer_locals_view(locals, t, &src, &dst, &has) == XFER_OK &&
          xfer_refit_tensor_get(refit, t, &info) == XFER_OK;
-    if (ok && sum == NULL && (has & 1) != 0)
+    if (ok && sum == NULL && (has & XFER_LOCALS_SRC) != 0)
       ok = fill_write(
           &(fill_job){.tensor = &info, .layout = tensors[t].src, .rank = rank, .view = &src});
-    if (ok && sum != NULL && (has & 2) != 0)
+    if (ok && sum != NULL && (has & XFER_LOCALS_DST) != 0)
       ok = fill_check(
           &(fill_job){.tensor = &info, .layout = tensors[t].dst, .rank = rank, .view = &dst}, sum);
   }
   return ok;
 }
 
-static void take(void *context, const char *name, int32_t dtype, const int64_t *shape, int n_dims,
-                 const void *data)
+static void take(void *context, const char *name, xfer_dtype dtype, const int64_t *shape,
+                 int n_dims, const void *data)
 {
   int *taken = context;
 

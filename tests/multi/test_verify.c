@@ -152,7 +152,8 @@ static void verify(int rank, void *context)
   expect(report.torn == (p->wait != XFER_OK));
   if (p->spoil != NULL) p->spoil(rank, s);
   for (int side = 0; side < 2 && p->wait == XFER_OK; side++)
-    expect(xfer_plan_digest(s->plan, digests[side], p->n_tensors, side, NULL) == XFER_OK);
+    expect(xfer_plan_digest(s->plan, digests[side], p->n_tensors, (xfer_plan_side)side, NULL) ==
+           XFER_OK);
   for (size_t t = 0; t < p->n_tensors && p->wait == XFER_OK; t++) {
     const bool same = memcmp(&digests[0][t], &digests[1][t], sizeof digests[0][t]) == 0;
 
@@ -214,7 +215,7 @@ static void digest_alone(int rank, void *context)
   for (int side = 0; side < 2; side++) {
     if (side == 1) expect(xfer_plan_run(s->plan, 1, NULL) == XFER_OK);
     if (side == 1) expect(xfer_plan_wait(s->plan, 0) == XFER_OK);
-    expect(xfer_plan_digest(s->plan, digests, 1, side, NULL) == XFER_OK);
+    expect(xfer_plan_digest(s->plan, digests, 1, (xfer_plan_side)side, NULL) == XFER_OK);
     if (rank == 0 && first_digest.word[0] == 0) first_digest = digests[0];
     if (rank == 0) expect(memcmp(&digests[0], &first_digest, sizeof *digests) == 0);
   }
@@ -519,11 +520,15 @@ static void refuse(int rank, void *context)
   digests[0] = none;
   expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors - (rank == 1), XFER_PLAN_SRC, NULL),
               rank == 1 ? XFER_ERR_ARG : XFER_ERR_PEER, "the plan has 6 tensors");
-  expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors, rank == 2 ? 2 : 1, NULL),
+  expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors,
+                               (xfer_plan_side)(rank == 2 ? 2 : XFER_PLAN_DST), NULL),
               rank == 2 ? XFER_ERR_ARG : XFER_ERR_PEER, "side is 2");
-  expect_text(xfer_plan_digest(s->plan, rank == 0 ? NULL : digests, p->n_tensors, 0, NULL),
-              rank == 0 ? XFER_ERR_ARG : XFER_ERR_PEER, "digests is NULL");
-  expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors, rank == 2, NULL), XFER_ERR_MISMATCH,
+  expect_text(
+      xfer_plan_digest(s->plan, rank == 0 ? NULL : digests, p->n_tensors, XFER_PLAN_SRC, NULL),
+      rank == 0 ? XFER_ERR_ARG : XFER_ERR_PEER, "digests is NULL");
+  expect_text(xfer_plan_digest(s->plan, digests, p->n_tensors,
+                               rank == 2 ? XFER_PLAN_DST : XFER_PLAN_SRC, NULL),
+              XFER_ERR_MISMATCH,
               "rank 2 looks for digests of destinations of plan 0 of the comm, rank 0 for digests "
               "of sources");
   expect_text(rank == 1 ? xfer_plan_check_replicas(s->plan, NULL)

@@ -263,8 +263,8 @@ static void give_all(xfer_locals *locals, char **memory)
       bytes *= (size_t)local.shape[d];
     memory[i] = malloc(bytes + 1);
     memset(memory[i], 0xa5, bytes + 1);
-    MUST(xfer_locals_give(locals, local.side, local.name, local.dtype, memory[i], local.shape, NULL,
-                          local.n_dims));
+    MUST(xfer_locals_give(locals, (xfer_refit_side)local.side, local.name, (xfer_dtype)local.dtype,
+                          memory[i], local.shape, NULL, local.n_dims));
   }
 }
 
@@ -288,13 +288,13 @@ static void *rank_main(void *context)
   for (size_t t = 0; t < n; t++) {
     xfer_view src, dst, flat;
     xfer_refit_tensor info;
-    int has = 0;
+    uint32_t has = 0;
 
     MUST(xfer_locals_view(locals, t, &src, &dst, &has));
     MUST(xfer_refit_tensor_get(refit, t, &info));
     sources[t] = fill_boxes(&info, tensors[t].src);
     flat = xfer_view_dense(sources[t]);
-    MUST(xfer_plan_bind(plan, t, &flat, (has & 2) != 0 ? &dst : NULL));
+    MUST(xfer_plan_bind(plan, t, &flat, (has & XFER_LOCALS_DST) != 0 ? &dst : NULL));
   }
   MUST(xfer_plan_commit(plan));
   for (uint64_t run = 1; run <= 2; run++) {
@@ -304,11 +304,11 @@ static void *rank_main(void *context)
   for (size_t t = 0; t < n; t++) {
     xfer_view src, dst;
     xfer_refit_tensor info;
-    int has = 0;
+    uint32_t has = 0;
 
     MUST(xfer_locals_view(locals, t, &src, &dst, &has));
     MUST(xfer_refit_tensor_get(refit, t, &info));
-    if ((has & 2) != 0 &&
+    if ((has & XFER_LOCALS_DST) != 0 &&
         !fill_check(
             &(fill_job){.tensor = &info, .layout = tensors[t].dst, .rank = rank, .view = &dst},
             &sum))

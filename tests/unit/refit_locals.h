@@ -29,8 +29,8 @@ typedef struct one {
   xfer_plan *plan;
 } one;
 
-static inline one make(const char *table, const char *spec, int side, const char *const *renames,
-                       size_t n_renames)
+static inline one make(const char *table, const char *spec, xfer_refit_side side,
+                       const char *const *renames, size_t n_renames)
 {
   xfer_side_options options = XFER_SIDE_OPTIONS_INIT;
   xfer_model *model = NULL;
@@ -76,7 +76,7 @@ static inline bool has_local(const one *o, const char *name, const int64_t *shap
 /* What a test does to a tensor before it is given. */
 typedef void (*change_fn)(xfer_local *local, char *name, bool *give);
 
-static inline void give_all(one *o, int side, change_fn change)
+static inline void give_all(one *o, xfer_refit_side side, change_fn change)
 {
   xfer_local local;
 
@@ -89,7 +89,7 @@ static inline void give_all(one *o, int side, change_fn change)
     if (change != NULL) change(&local, name, &give);
     if (!give) continue;
     assert_int_equal(
-        xfer_locals_give(o->locals, side, name, local.dtype,
+        xfer_locals_give(o->locals, side, name, (xfer_dtype)local.dtype,
                          strcmp(local.name, "lm_head.weight") == 0 ? memory_of_head : memory,
                          local.shape, NULL, local.n_dims),
         XFER_OK);

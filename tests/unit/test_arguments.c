@@ -362,7 +362,7 @@ static void test_models_and_sides_refuse_null_and_what_is_not_there(void **state
   assert_int_equal(xfer_model_load(&made, table, NULL), XFER_OK);
   REFUSED("pattern", xfer_model_add(made, "a.{layer}", XFER_F32, shape, 0));
   REFUSED("without a name", xfer_model_add(made, "", XFER_F32, shape, 0));
-  REFUSED("dtype", xfer_model_add(made, "a", 99, shape, 0));
+  REFUSED("dtype", xfer_model_add(made, "a", (xfer_dtype)99, shape, 0));
   REFUSED("size -1", xfer_model_add(made, "a", XFER_F32, shape, 1));
   xfer_model_destroy(made);
   REFUSED_NULL(xfer_side_create(NULL, "hf:tp2", NULL));
@@ -376,7 +376,7 @@ static void test_models_and_sides_refuse_null_and_what_is_not_there(void **state
   REFUSED_NULL(xfer_side_place(NULL, "a", 0));
   REFUSED_NULL(xfer_side_give_whole(NULL, "a", 0));
   REFUSED("none of the side's", xfer_side_give_whole(train, "a", 7));
-  REFUSED("element type", xfer_side_dtype(train, "a", 99));
+  REFUSED("element type", xfer_side_dtype(train, "a", (xfer_dtype)99));
   REFUSED_AS(XFER_ERR_STATE, "a refit was made", xfer_side_ignore(train, "a"));
   REFUSED_NULL(xfer_refit_create(NULL, model, train, gen));
   REFUSED_NULL(xfer_refit_create(&joined, NULL, train, gen));
@@ -395,7 +395,7 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   xfer_view views[2];
   const int64_t shape[1] = {1};
   size_t n = 0;
-  int has;
+  uint32_t has;
 
   (void)state;
   (void)xfer_refit_tensors(refit, &n);
@@ -417,7 +417,8 @@ static void test_refits_and_locals_refuse_null_and_what_is_not_there(void **stat
   REFUSED_NULL(xfer_locals_give(NULL, XFER_REFIT_TRAIN, "a", XFER_F32, &n, shape, NULL, 1));
   REFUSED_NULL(xfer_locals_give(locals, XFER_REFIT_TRAIN, NULL, XFER_F32, &n, shape, NULL, 1));
   REFUSED_NULL(xfer_locals_give(locals, XFER_REFIT_TRAIN, "a", XFER_F32, &n, NULL, NULL, 1));
-  REFUSED("side 9", xfer_locals_give(locals, 9, "a", XFER_F32, &n, shape, NULL, 1));
+  REFUSED("side 9",
+          xfer_locals_give(locals, (xfer_refit_side)9, "a", XFER_F32, &n, shape, NULL, 1));
   REFUSED("-1 dims", xfer_locals_give(locals, XFER_REFIT_GEN, "a", XFER_F32, &n, shape, NULL, -1));
   REFUSED_NULL(xfer_locals_view(NULL, 0, &views[0], &views[1], &has));
   REFUSED_NULL(xfer_locals_view(locals, 0, NULL, &views[1], &has));
@@ -455,8 +456,9 @@ static xfer_locals *list_of(const xfer_refit *of, int rank, void *memory)
   assert_int_equal(xfer_locals_create(&list, of, rank), XFER_OK);
   for (size_t i = 0; i < xfer_locals_count(list); i++) {
     assert_int_equal(xfer_locals_get(list, i, &local), XFER_OK);
-    assert_int_equal(xfer_locals_give(list, local.side, local.name, local.dtype, memory,
-                                      local.shape, NULL, local.n_dims),
+    assert_int_equal(xfer_locals_give(list, (xfer_refit_side)local.side, local.name,
+                                      (xfer_dtype)local.dtype, memory, local.shape, NULL,
+                                      local.n_dims),
                      XFER_OK);
   }
   return list;
@@ -495,15 +497,16 @@ static void test_a_view_that_fails_writes_no_output(void **state)
   xfer_locals *given = NULL;
   xfer_local local;
   xfer_view views[2];
-  int has = 9;
+  uint32_t has = 9;
 
   (void)state;
   assert_int_equal(xfer_locals_create(&given, refit, 0), XFER_OK);
   for (size_t i = 0; i < xfer_locals_count(given); i++) {
     assert_int_equal(xfer_locals_get(given, i, &local), XFER_OK);
     if (local.side == XFER_REFIT_TRAIN)
-      assert_int_equal(xfer_locals_give(given, local.side, local.name, local.dtype, memory,
-                                        local.shape, NULL, local.n_dims),
+      assert_int_equal(xfer_locals_give(given, (xfer_refit_side)local.side, local.name,
+                                        (xfer_dtype)local.dtype, memory, local.shape, NULL,
+                                        local.n_dims),
                        XFER_OK);
   }
   memset(views, 7, sizeof views);

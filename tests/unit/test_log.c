@@ -24,7 +24,7 @@ static struct {
   char last[600];
 } heard;
 
-static void hear(void *context, int level, int rank, const char *line)
+static void hear(void *context, xfer_log_level level, int rank, const char *line)
 {
   assert_ptr_equal(context, &heard);
   assert_null(strchr(line, '\n'));
@@ -97,12 +97,12 @@ static void *write_lines(void *context)
   return NULL;
 }
 
-static void hear_any(void *context, int level, int rank, const char *line)
+static void hear_any(void *context, xfer_log_level level, int rank, const char *line)
 {
   (void)context, (void)level, (void)rank, (void)line;
 }
 
-static void fork_in_it(void *context, int level, int rank, const char *line)
+static void fork_in_it(void *context, xfer_log_level level, int rank, const char *line)
 {
   int status = 1;
 
@@ -160,7 +160,7 @@ static struct {
   atomic_bool has_forked;
 } meeting;
 
-static void hear_once_it_forked(void *context, int level, int rank, const char *line)
+static void hear_once_it_forked(void *context, xfer_log_level level, int rank, const char *line)
 {
   (void)context, (void)level, (void)rank, (void)line;
   atomic_store(&meeting.is_told, true);
@@ -189,7 +189,7 @@ static void test_who_forks_does_not_wait_for_who_is_told(void **state)
   xfer_log_set(NULL, NULL, XFER_LOG_NONE);
 }
 
-static void keep_why(void *context, int level, int rank, const char *line)
+static void keep_why(void *context, xfer_log_level level, int rank, const char *line)
 {
   if (level == XFER_LOG_WARN && rank == -1 && strstr(line, "XFER_TRACE") != NULL)
     *(int *)context = errno;

@@ -45,12 +45,12 @@ static xfer_status give_and_view(xfer_locals *locals, const xfer_refit *refit)
 
     st = xfer_locals_get(locals, i, &local);
     if (st == XFER_OK)
-      st = xfer_locals_give(locals, local.side, local.name, local.dtype, memory, local.shape, NULL,
-                            local.n_dims);
+      st = xfer_locals_give(locals, (xfer_refit_side)local.side, local.name,
+                            (xfer_dtype)local.dtype, memory, local.shape, NULL, local.n_dims);
   }
   for (size_t t = 0; t < n && st == XFER_OK; t++) {
     xfer_view src, dst;
-    int has = 0;
+    uint32_t has = 0;
 
     st = xfer_locals_view(locals, t, &src, &dst, &has);
   }

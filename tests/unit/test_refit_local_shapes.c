@@ -76,7 +76,7 @@ static void test_names_and_shapes_are_the_frameworks_own(void **state)
 {
   static const struct {
     const char *table, *spec;
-    int side;
+    xfer_refit_side side;
     const char *name;
     int64_t shape[3];
     int n_dims;
@@ -175,7 +175,7 @@ static void test_dims_of_one_element_may_have_any_stride(void **state)
   one o = make(KIMI("[1,1,4,1]"), "fsdp:dp2", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
   size_t n = 0, t = 0;
-  int has = 0;
+  uint32_t has = 0;
 
   (void)state;
   assert_int_equal(xfer_locals_update(o.locals, XFER_REFIT_TRAIN, "model.layers.0.self_attn.A_log",
@@ -188,7 +188,7 @@ static void test_dims_of_one_element_may_have_any_stride(void **state)
   while (t < n && strstr(tensors[t].name, "A_log") == NULL)
     t++;
   assert_int_equal(xfer_locals_view(o.locals, t, &src, &dst, &has), XFER_OK);
-  assert_int_equal(has, 1);
+  assert_int_equal(has, XFER_LOCALS_SRC);
   assert_int_equal(src.strides[0], 4);
   unmake(&o);
 }

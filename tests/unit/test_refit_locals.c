@@ -250,7 +250,8 @@ static void test_an_engines_untied_output_layer_is_not_the_embeddings_memory(voi
 {
   static const struct {
     const char *spec;
-    int side, rows, n_problems;
+    xfer_refit_side side;
+    int rows, n_problems;
   } cases[] = {{"vllm:tp1", XFER_REFIT_GEN, 128, 1}, {"full", XFER_REFIT_TRAIN, 100, 0}};
 
   (void)state;
@@ -306,7 +307,7 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
   one o = make(REFIT_DENSE, "vllm:tp2", XFER_REFIT_GEN, other, 1);
   xfer_view src, dst;
   size_t n = 0, norm = 0;
-  int has = 0;
+  uint32_t has = 0;
 
   (void)state;
   (void)xfer_refit_tensors(o.refit, &n);
@@ -348,9 +349,9 @@ static void test_an_update_takes_the_place_of_what_was_given(void **state)
 
 /* ---- what is wrong can be made right -------------------------------------------------------- */
 
-typedef xfer_status (*hand_in_fn)(xfer_locals *locals, int side, const char *name, int32_t dtype,
-                                  void *base, const int64_t *shape, const int64_t *strides,
-                                  int n_dims);
+typedef xfer_status (*hand_in_fn)(xfer_locals *locals, xfer_refit_side side, const char *name,
+                                  xfer_dtype dtype, void *base, const int64_t *shape,
+                                  const int64_t *strides, int n_dims);
 
 static void hand_in_norm(one *o, hand_in_fn hand_in, int64_t size, xfer_status st)
 {

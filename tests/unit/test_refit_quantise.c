@@ -405,8 +405,9 @@ static void give_all(xfer_locals *locals)
     for (int d = 0; d < local.n_dims; d++)
       n_bytes *= (size_t)local.shape[d];
     assert_true(at + n_bytes <= sizeof memory);
-    assert_int_equal(xfer_locals_give(locals, local.side, local.name, local.dtype, memory + at,
-                                      local.shape, NULL, local.n_dims),
+    assert_int_equal(xfer_locals_give(locals, (xfer_refit_side)local.side, local.name,
+                                      (xfer_dtype)local.dtype, memory + at, local.shape, NULL,
+                                      local.n_dims),
                      XFER_OK);
     at += (n_bytes + 15) / 16 * 16;
   }

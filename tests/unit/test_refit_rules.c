@@ -366,7 +366,7 @@ static void test_listed_experts_lie_in_one_stretch(void **state)
     xfer_refit *refit = NULL;
     xfer_locals *locals = NULL;
     xfer_view src, dst;
-    int has = 0;
+    uint32_t has = 0;
 
     (void)snprintf(
         text, sizeof text,

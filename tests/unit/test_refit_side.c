@@ -259,7 +259,7 @@ static void test_patterns_are_checked(void **state)
   assert_int_equal(xfer_side_rename(side, "*********", "x"), XFER_ERR_ARG);
   assert_int_equal(xfer_side_ignore(side, NULL), XFER_ERR_ARG);
   assert_int_equal(xfer_side_give_whole(side, "*", 2), XFER_ERR_ARG);
-  assert_int_equal(xfer_side_dtype(side, "*", 99), XFER_ERR_ARG);
+  assert_int_equal(xfer_side_dtype(side, "*", (xfer_dtype)99), XFER_ERR_ARG);
   assert_int_equal(xfer_side_ignore(side, "*.rotary_emb.*"), XFER_OK);
   xfer_side_destroy(side);
 }

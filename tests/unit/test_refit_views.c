@@ -35,7 +35,7 @@ static void test_views_follow_what_the_kernels_did(void **state)
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     one o = make(REFIT_MOE, cases[i].spec, XFER_REFIT_GEN, NULL, 0);
     xfer_view src, dst;
-    int has = 0;
+    uint32_t has = 0;
     size_t up = 2; /* gate of layers 0 and 1, then up */
 
     print_message("%s\n", cases[i].spec);
@@ -43,7 +43,7 @@ static void test_views_follow_what_the_kernels_did(void **state)
     assert_string_equal(xfer_refit_tensors(o.refit, NULL)[up].name,
                         "model.layers.0.mlp.experts.{expert}.up_proj.weight");
     assert_int_equal(xfer_locals_view(o.locals, up, &src, &dst, &has), XFER_OK);
-    assert_int_equal(has, 2);
+    assert_int_equal(has, XFER_LOCALS_DST);
     assert_int_equal((char *)dst.base - memory, cases[i].up_offset);
     for (int d = 0; d < 3; d++)
       assert_int_equal(dst.strides[d], cases[i].strides[d]);
@@ -108,7 +108,7 @@ static void test_a_last_expert_lies_behind_the_others(void **state)
     one o = make(SHARING, cases[i].spec, XFER_REFIT_GEN, NULL, 0);
     const int64_t offsets[2] = {cases[i].up_offset, 2 * 128};
     xfer_view src, dst;
-    int has = 0;
+    uint32_t has = 0;
 
     print_message("%s\n", cases[i].spec);
     assert_true(has_local(&o, "model.layers.0.mlp.experts.w13_weight", cases[i].w13, 3));
@@ -148,7 +148,7 @@ static void test_blocks_of_packed_weights_are_columns(void **state)
   const int64_t rows[] = {4, 2, 64, 32}, wrong[] = {4, 3, 64, 32};
   one o = make(PACKED, "full", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
-  int has = 0;
+  uint32_t has = 0;
 
   (void)state;
   assert_true(has_local(&o, name, flat, 3));
@@ -187,7 +187,8 @@ static void test_c1_experts_with_other_strides_are_refused_by_name(void **state)
   const int64_t shape[] = {16, 8}, apart[] = {64, 2};
   one o = make(REFIT_MOE, "full", XFER_REFIT_TRAIN, NULL, 0);
   xfer_view src, dst;
-  int has = 0, n_refused = 0;
+  uint32_t has = 0;
+  int n_refused = 0;
   size_t n = 0;
 
   (void)state;

@@ -37,8 +37,9 @@ static bool give_locals(perf_case *c, const perf_world *w)
     const uint64_t n_bytes =
         bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
     if (!add_buffer(c, w, n_bytes, local.side == XFER_REFIT_GEN)) return false;
-    if (xfer_locals_give(c->locals, local.side, local.name, local.dtype, c->buffers[i].base,
-                         local.shape, NULL, local.n_dims) != XFER_OK)
+    if (xfer_locals_give(c->locals, (xfer_refit_side)local.side, local.name,
+                         (xfer_dtype)local.dtype, c->buffers[i].base, local.shape, NULL,
+                         local.n_dims) != XFER_OK)
       return false;
   }
   return true;
@@ -163,12 +164,13 @@ bool perf_case_bind(const perf_case *c, xfer_plan *plan)
   return true;
 }
 
-bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst, int *has)
+bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst,
+                    uint32_t *has)
 {
   if (c->locals != NULL) return xfer_locals_view(c->locals, tensor, src, dst, has) == XFER_OK;
   *src = c->views[tensor][0];
   *dst = c->views[tensor][1];
-  *has = (src->base != NULL ? 1 : 0) | (dst->base != NULL ? 2 : 0);
+  *has = (src->base != NULL ? XFER_LOCALS_SRC : 0) | (dst->base != NULL ? XFER_LOCALS_DST : 0);
   return true;
 }
 
@@ -185,10 +187,10 @@ static bool each_part(const perf_case *c, const perf_world *w, bool is_source, u
     xfer_view dst;
     xfer_refit_tensor info;
     fill_job part = {.rank = w->rank, .view = is_source ? &src : &dst, .device = &device};
-    int has = 0;
+    uint32_t has = 0;
 
     ok = perf_case_view(c, t, &src, &dst, &has);
-    if (!ok || (has & (is_source ? 1 : 2)) == 0) continue;
+    if (!ok || (has & (is_source ? XFER_LOCALS_SRC : XFER_LOCALS_DST)) == 0) continue;
     ok = fill_job_of(&part, &info, c->refit, c->tensors, t, is_source) &&
          (is_source ? fill_write(&part) : fill_check(&part, &sum));
   }

@@ -49,7 +49,8 @@ void perf_case_free(perf_case *c, const perf_world *w);
 bool perf_case_bind(const perf_case *c, xfer_plan *plan);
 /* Where a tensor's parts lie; the views last until the next call. `has` as in xfer_locals_view().
  */
-bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst, int *has);
+bool perf_case_view(const perf_case *c, size_t tensor, xfer_view *src, xfer_view *dst,
+                    uint32_t *has);
 /* Enqueue: write the sources; write nonsense to the destinations. */
 bool perf_case_fill(const perf_case *c, const perf_world *w);
 void perf_case_poison(const perf_case *c, const perf_world *w);

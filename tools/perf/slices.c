@@ -203,11 +203,11 @@ static void slice_part(maker *m, size_t tensor, const xfer_view *src, int64_t ex
   box b = {.n_dims = xfer_layout_shape(t->src, NULL)};
   xfer_view unused;
   xfer_view dst;
-  int has = 0;
+  uint32_t has = 0;
   int64_t cut = 0;
 
   if (!perf_case_view(m->c, tensor, &unused, &dst, &has)) perf_die(m->w, "view", xfer_last_error());
-  if ((has & 2) == 0) return;
+  if ((has & XFER_LOCALS_DST) == 0) return;
   (void)fill_part_bytes(t->src, m->root, shape);
   if (src->kind == XFER_VIEW_PIECES) cut = shape[src->piece_dim] / src->n_pieces;
   strides_of(t->src, m->root, src, b.src_stride);
@@ -276,8 +276,9 @@ static bool make_up(maker *m)
     xfer_local local;
     if (xfer_locals_get(m->locals, i, &local) != XFER_OK) return false;
     m->bases[i] = at;
-    if (xfer_locals_give(m->locals, local.side, local.name, local.dtype, (void *)at, local.shape,
-                         NULL, local.n_dims) != XFER_OK)
+    if (xfer_locals_give(m->locals, (xfer_refit_side)local.side, local.name,
+                         (xfer_dtype)local.dtype, (void *)at, local.shape, NULL,
+                         local.n_dims) != XFER_OK)
       return false;
     at += bytes_of(local.shape, local.n_dims, xfer_dtype_size((xfer_dtype)local.dtype));
   }
@@ -291,9 +292,9 @@ static bool add_root(maker *m, bool per_expert)
     const xfer_layout *layout = m->c->tensors[t].src;
     xfer_view src;
     xfer_view dst;
-    int has = 0;
+    uint32_t has = 0;
     if (xfer_locals_view(m->locals, t, &src, &dst, &has) != XFER_OK) return false;
-    if ((has & 1) == 0 || is_copy(m, layout)) continue;
+    if ((has & XFER_LOCALS_SRC) == 0 || is_copy(m, layout)) continue;
     if (per_expert && xfer_layout_shape(layout, NULL) == 3 && src.kind != XFER_VIEW_PIECES)
       add_experts(m, t, &src);
     else

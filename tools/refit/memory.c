@@ -41,8 +41,9 @@ static bool create_locals(refit_memory *m)
          add_buffer(m, local.name, local.side == XFER_REFIT_GEN,
                     (size_t)bytes_of(local.shape, local.n_dims,
                                      xfer_dtype_size((xfer_dtype)local.dtype))) &&
-         xfer_locals_give(m->locals, local.side, local.name, local.dtype, m->buffers[i].base,
-                          local.shape, NULL, local.n_dims) == XFER_OK;
+         xfer_locals_give(m->locals, (xfer_refit_side)local.side, local.name,
+                          (xfer_dtype)local.dtype, m->buffers[i].base, local.shape, NULL,
+                          local.n_dims) == XFER_OK;
   }
   return ok;
 }
@@ -226,10 +227,10 @@ bool refit_memory_write(const refit_memory *memory, const refit_buffer *b, size_
 }
 
 /* The parts of a problem line. */
-static int part_views(const refit_memory *memory, xfer_view *src, xfer_view *dst)
+static uint32_t part_views(const refit_memory *memory, xfer_view *src, xfer_view *dst)
 {
   const int n_dims = xfer_layout_shape(memory->what->tensors[0].src, NULL);
-  int has = 0;
+  uint32_t has = 0;
 
   for (size_t i = 0; i < memory->n_buffers; i++) {
     const refit_buffer *b = &memory->buffers[i];
@@ -239,13 +240,13 @@ static int part_views(const refit_memory *memory, xfer_view *src, xfer_view *dst
     if (b->n_bytes == 0) continue;
     *(b->is_dst ? dst : src) =
         boxes != NULL ? xfer_view_boxes(boxes, n_boxes, NULL, n_dims) : xfer_view_dense(b->base);
-    has |= b->is_dst ? 2 : 1;
+    has |= b->is_dst ? XFER_LOCALS_DST : XFER_LOCALS_SRC;
   }
   return has;
 }
 
 bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
-                       int *has)
+                       uint32_t *has)
 {
   if (memory->locals != NULL)
     return xfer_locals_view(memory->locals, tensor, src, dst, has) == XFER_OK;
@@ -256,10 +257,10 @@ bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan)
 {
   xfer_view src, dst;
-  int has;
+  uint32_t has;
 
   if (memory->locals != NULL) return xfer_locals_bind(memory->locals, plan) == XFER_OK;
   has = part_views(memory, &src, &dst);
-  return xfer_plan_bind(plan, 0, (has & 1) != 0 ? &src : NULL, (has & 2) != 0 ? &dst : NULL) ==
-         XFER_OK;
+  return xfer_plan_bind(plan, 0, (has & XFER_LOCALS_SRC) != 0 ? &src : NULL,
+                        (has & XFER_LOCALS_DST) != 0 ? &dst : NULL) == XFER_OK;
 }

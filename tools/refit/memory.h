@@ -46,6 +46,6 @@ bool refit_memory_write(const refit_memory *memory, const refit_buffer *b, size_
 bool refit_memory_bind(refit_memory *memory, xfer_plan *plan);
 /* The views of a tensor, as xfer_locals_view() gives them. */
 bool refit_memory_view(refit_memory *memory, size_t tensor, xfer_view *src, xfer_view *dst,
-                       int *has);
+                       uint32_t *has);
 
 #endif

@@ -207,23 +207,25 @@ static void advance(void *context, double n_bytes)
   progress_add(context, n_bytes);
 }
 
-/* A tensor's part of one side, `wanted` 1 or 2 as xfer_locals_view() has it, in host memory or what
- * `boxes` is for. False: it failed. */
-static bool each_part(state *s, size_t t, int wanted, const fill_device *boxes, fill_sum *sum)
+/* A tensor's part of the wanted side, in host memory or what `boxes` is for. False: it failed. */
+static bool each_part(state *s, size_t t, xfer_locals_views wanted, const fill_device *boxes,
+                      fill_sum *sum)
 {
   const fill_watch watch = {advance, &s->progress};
   xfer_refit_tensor info;
   xfer_view views[2];
-  int has = 0;
-  fill_job job = {.rank = s->rank, .view = &views[wanted - 1], .device = boxes, .watch = &watch};
+  uint32_t has = 0;
+  fill_job job = {
+      .rank = s->rank, .view = &views[wanted == XFER_LOCALS_DST], .device = boxes, .watch = &watch};
 
   if (!refit_memory_view(&s->memory, t, &views[0], &views[1], &has)) return false;
   if ((has & wanted) == 0) return true;
-  if (!fill_job_of(&job, &info, s->what->refit, s->what->tensors, t, wanted == 1)) return false;
+  if (!fill_job_of(&job, &info, s->what->refit, s->what->tensors, t, wanted == XFER_LOCALS_SRC))
+    return false;
   return sum == NULL ? fill_write(&job) : fill_check(&job, sum);
 }
 
-static bool each_tensor(state *s, int wanted, const fill_device *boxes, fill_sum *sum)
+static bool each_tensor(state *s, xfer_locals_views wanted, const fill_device *boxes, fill_sum *sum)
 {
   bool ok = true;
 
@@ -238,7 +240,7 @@ static bool fill_sources(state *s)
   uint64_t none[2];
 
   say(s, "filling the sources:", NULL, (double)refit_memory_bytes(&s->memory, false));
-  const bool ok = each_tensor(s, 1, device == NULL ? NULL : &device->boxes, NULL);
+  const bool ok = each_tensor(s, XFER_LOCALS_SRC, device == NULL ? NULL : &device->boxes, NULL);
   return agree(s, ok && (device == NULL || device->sums(&none[0], &none[1])), "fill");
 }
 
@@ -323,7 +325,7 @@ static bool check_rest(state *s, fill_sum *sum)
   fill_sum seen = {0, 0, 0};
 
   if (s->what->partial)
-    return each_tensor(s, 2, &eraser, &seen) && untouched_count(&of, &sum->wrong);
+    return each_tensor(s, XFER_LOCALS_DST, &eraser, &seen) && untouched_count(&of, &sum->wrong);
   if (sum->bytes < bytes) sum->wrong += bytes - sum->bytes;
   return true;
 }
@@ -333,7 +335,7 @@ static bool check(state *s, fill_sum *sum)
   const refit_device *device = s->options->device;
 
   say(s, "checking:", NULL, (double)refit_memory_bytes(&s->memory, true));
-  bool ok = each_tensor(s, 2, device == NULL ? NULL : &device->boxes, sum);
+  bool ok = each_tensor(s, XFER_LOCALS_DST, device == NULL ? NULL : &device->boxes, sum);
   if (ok && device != NULL) ok = device->sums(&sum->wrong, &sum->total);
   ok = ok && check_rest(s, sum);
   return agree(s, ok, "check");

@@ -16,7 +16,7 @@ static output file;    /* in whose place the library writes, where file.partial 
 static atomic_int why; /* it could not be written; 0: it could */
 
 /* The library tells of either file that it has given it up, and by errno the reason. */
-static void note(void *context, int level, int rank, const char *line)
+static void note(void *context, xfer_log_level level, int rank, const char *line)
 {
   (void)context;
   (void)level;

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 from . import structs as s
@@ -206,7 +218,7 @@ REFIT: dict[str, Prototype] = {
     "xfer_locals_bind": _f(STATUS, locals="locals", plan="plan"),
     "xfer_locals_problem": _f(c_char_p, locals="locals", i=c_size_t),
     "xfer_locals_ignored": _f(c_size_t, locals="locals"),
-    "xfer_locals_view": _f(STATUS, locals="locals", tensor=c_size_t, src=_views, dst=_views, has=_ints),
+    "xfer_locals_view": _f(STATUS, locals="locals", tensor=c_size_t, src=_views, dst=_views, filled=POINTER(c_uint32)),
     "xfer_locals_take_misc": _f(STATUS, locals="locals", fn=Misc, context=c_void_p),
     "xfer_locals_wait": _f(STATUS, locals="locals", plan="plan", timeout_ms=c_uint64),
 }
