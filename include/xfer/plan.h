@@ -224,22 +224,12 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
 /**
  * Refuse the next run on this rank, instead of xfer_plan_run(), for the caller's own reason:
  * weights that are not ready, or an invalid value. Local. xfer_plan_wait() then fails on every rank
- * with the reason, without waiting for a deadline. As after a run that xfer_plan_run() refused,
- * this rank began nothing, and the plan needs xfer_plan_commit() before the next run. If the plan's
- * data travels in messages, the xfer_plan_run() of others may already fail with XFER_ERR_PEER or
- * XFER_ERR_COMM. If some of those that send or receive have begun the run and others refuse it, the
- * comm is then broken, but not over NCCL, which can cancel messages.
+ * with the reason, without waiting for a deadline, and the plan needs xfer_plan_commit() before the
+ * next run. A rank that will not come to xfer_plan_wait() may destroy the plan in its place.
  *
- * A rank that will not come to xfer_plan_wait() may destroy the plan in its place, and waits for
- * nobody. Ranks that are in the run or its wait, or come to them, then fail at once with the
- * reason, except over NCCL between hosts, and the comm is broken. If none does, it is not broken.
- * The others remember the last 16 plans that a rank has left, over MPI between hosts the last 16
- * that any ranks have; and there a rank that leaves more while another is in no call of the comm
- * may break it.
- *
- * A plan that is not committed, or whose last run failed, has no run to refuse: its next commit is
- * refused. This rank is to destroy the plan next, and ranks that come to the commit then fail at
- * once with the reason. If this rank commits instead, that withdraws its refusal.
+ * If the plan is not committed, or its last run failed, this refuses the next commit instead: this
+ * rank is to destroy the plan next, or withdraws its refusal by a commit. docs/errors.md says in
+ * which cases the comm is then broken, and what the other ranks see.
  *
  * @param plan  No run in flight.
  * @param why   A sentence; it is copied. The other ranks see its first 200 bytes, after this rank's
