@@ -15,9 +15,9 @@ static void set_family(xfer_model *model, const xfi_family *family)
   model->family = family;
   model->n_all = family == NULL ? 0 : xfi_family_all(model->rules, family, model->all);
   for (int i = 0, n = 0; i < model->n_all; i++) {
-    for (int k = 0; k < model->all[i]->n_words; k++)
-      model->words[n++] = model->all[i]->words[k];
-    if (n > 0) model->n_words = n;
+    for (int k = 0; k < model->all[i]->n_layer_words; k++)
+      model->layer_words[n++] = model->all[i]->layer_words[k];
+    if (n > 0) model->n_layer_words = n;
   }
 }
 

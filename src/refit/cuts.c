@@ -58,7 +58,7 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int 
 {
   const int dim = entry->experts ? 1 : 0;
   const int64_t rows = entry->shape[dim];
-  const int64_t block = f->inner == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
+  const int64_t block = f->n_fsdp == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
   const xfi_slab *few = xfi_fusing_few(f, part, rows);
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
   const int64_t each = xfi_ceil_div(rows, n);
@@ -143,8 +143,8 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
-                          int64_t room)
+xfer_status xfi_cut_padded(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
+                           int64_t padded)
 {
   const int n = spread->shape[axis];
   xfi_spread_table *table;
@@ -154,7 +154,7 @@ xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length,
     const int64_t mine = left < each ? left : each;
 
     XFI_TRY(table_run(table, r * each, mine, 0));
-    table_coord(table, room < 0 ? mine : room);
+    table_coord(table, padded < 0 ? mine : padded);
   }
   table_place(table, spread, axis, dim, true);
   return XFER_OK;

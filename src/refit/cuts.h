@@ -13,9 +13,9 @@ xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing,
 xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
                         const xfi_entry *entry);
 /* Cuts a dim of `length` into pieces of `each`, which go to one rank after the other until nothing
- * is left. Each rank's part is padded with zeros to `room` indices; if `room` is negative, it is
- * not padded. */
-xfer_status xfi_cut_roomy(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
-                          int64_t room);
+ * is left. The part of each rank is padded with zeros to the length `padded`; if that is negative,
+ * it is not padded. */
+xfer_status xfi_cut_padded(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
+                           int64_t padded);
 
 #endif

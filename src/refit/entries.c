@@ -138,7 +138,8 @@ xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
   xfi_raw taken = *raw;
   int layer, expert;
 
-  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->words, model->n_words));
+  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->layer_words,
+                         model->n_layer_words));
   taken.pattern = pattern;
   if (layer >= 0) {
     taken.layers = &layer;

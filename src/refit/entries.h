@@ -45,7 +45,7 @@ typedef struct xfi_home {
       lead; /* size of the checkpoint's first dim, if that and the next are one dim here; else 0 */
 } xfi_home;
 
-/* Which of the weights that are packed in the checkpoint's tensor an entry is. */
+/* Which of the weights that are packed in one tensor of the checkpoint an entry is. */
 typedef struct xfi_packed {
   int n; /* 1: the entry is the only one */
   int index;
@@ -75,10 +75,10 @@ typedef struct xfi_entry {
   bool own_numbers;   /* in extra layers that the checkpoint numbers from 0 */
   const char *stem;   /* in `known`, behind prefix and layer */
   size_t n_stem;      /* its characters, without the suffix */
-  const char *as;     /* the stem that sides use; NULL: the same */
+  const char *as;     /* the stem that sides use in its place; NULL: `stem` */
   const char *suffix; /* "weight", "bias", "", or the name of scales */
   const char *role;   /* NULL: no rule matches it */
-  bool matched;       /* the rules were applied */
+  bool matched;       /* its name was looked up in the rules */
   /* It has no role, but belongs to the weight that this rule names: a scale, packed values. NULL:
    * it does not. */
   const xfi_tensor_rule *beside;
@@ -105,7 +105,8 @@ typedef struct xfi_layer_entry {
   bool has_role;
 } xfi_layer_entry;
 
-/* What readers of tables and checkpoints pass on: one name pattern, as it is there. */
+/* An entry as the readers of tables and checkpoints pass it on: one name pattern and its shape
+ * there. */
 typedef struct xfi_raw {
   const char *pattern; /* {layer}, {expert} allowed */
   const int *layers;

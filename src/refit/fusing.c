@@ -71,7 +71,7 @@ static xfer_status add_chunk(xfi_row_ranges *rows, const xfi_row_ranges *all, in
 
 static bool is_few(const xfi_fusing *f, const xfi_slab *slab)
 {
-  return !f->whole && slab->count < f->n && slab->count > 0 &&
+  return !f->whole && slab->count < f->n_tp && slab->count > 0 &&
          (slab->few == XFI_FEW_REPLICATE || (slab->few == XFI_FEW_ONE && slab->count == 1));
 }
 
@@ -83,9 +83,9 @@ static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, co
   const bool units_apart = slab != NULL && slab->stride != slab->size && !f->even;
 
   if (slab != NULL && is_few(f, slab))
-    return add_chunk(rows, all, r / (f->n / slab->count), slab->count);
+    return add_chunk(rows, all, r / (f->n_tp / slab->count), slab->count);
   if (f->whole || units_apart) return add_chunk(rows, all, 0, 1);
-  return add_chunk(rows, all, r, f->n);
+  return add_chunk(rows, all, r, f->n_tp);
 }
 
 static xfer_status rows_of(const xfi_fusing *f, int r, xfi_row_ranges *rows)
@@ -116,9 +116,9 @@ static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_row_ranges *
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
-  if (fusing->inner == 0) return rows_of(fusing, r, rows);
-  XFI_TRY_DONE(rows_of(fusing, r % fusing->n, &all));
-  XFI_TRY_DONE(add_chunk(rows, &all, r / fusing->n, fusing->inner));
+  if (fusing->n_fsdp == 0) return rows_of(fusing, r, rows);
+  XFI_TRY_DONE(rows_of(fusing, r % fusing->n_tp, &all));
+  XFI_TRY_DONE(add_chunk(rows, &all, r / fusing->n_tp, fusing->n_fsdp));
 done:
   xfi_free(all.at);
   return st;
@@ -147,7 +147,7 @@ xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_r
 
 int xfi_fusing_ranks(const xfi_fusing *fusing)
 {
-  return fusing->n * (fusing->inner > 0 ? fusing->inner : 1);
+  return fusing->n_tp * (fusing->n_fsdp > 0 ? fusing->n_fsdp : 1);
 }
 
 xfer_status xfi_fusing_check(const xfi_fusing *f, const xfer_side *side, const xfi_entry *entry)
@@ -163,28 +163,28 @@ xfer_status xfi_fusing_check(const xfi_fusing *f, const xfer_side *side, const x
     XFI_CHECK(f->groups == 0 || slab->count % f->groups == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld heads or parts do not divide by %lld groups", what,
               (long long)slab->count, (long long)f->groups);
-    if (f->whole || f->n == 1 || f->groups > 0 || !f->even) continue;
+    if (f->whole || f->n_tp == 1 || f->groups > 0 || !f->even) continue;
     if (is_few(f, slab)) {
-      XFI_CHECK(f->n % slab->count == 0, XFER_ERR_SHAPE,
-                "\"%s\": tp %d of \"%s\" is no multiple of %lld key/value heads", what, f->n,
+      XFI_CHECK(f->n_tp % slab->count == 0, XFER_ERR_SHAPE,
+                "\"%s\": tp %d of \"%s\" is no multiple of %lld key/value heads", what, f->n_tp,
                 side->spec, (long long)slab->count);
       continue;
     }
-    if (slab->few == XFI_FEW_CUT && slab->count > 0 && f->n % slab->count == 0 &&
-        slab->size % (f->n / slab->count) == 0)
+    if (slab->few == XFI_FEW_CUT && slab->count > 0 && f->n_tp % slab->count == 0 &&
+        slab->size % (f->n_tp / slab->count) == 0)
       continue;
-    XFI_CHECK(slab->count % f->n == 0, XFER_ERR_SHAPE,
+    XFI_CHECK(slab->count % f->n_tp == 0, XFER_ERR_SHAPE,
               "\"%s\": %lld %s do not divide by the %d ranks of \"%s\" that split them", what,
-              (long long)slab->count, slab->size > 1 ? "heads or groups" : "rows", f->n,
+              (long long)slab->count, slab->size > 1 ? "heads or groups" : "rows", f->n_tp,
               side->spec);
   }
   XFI_CHECK(f->groups == 0 || f->whole ||
-                (heads % f->n == 0 && (f->groups % f->n == 0 || f->n % f->groups == 0)),
+                (heads % f->n_tp == 0 && (f->groups % f->n_tp == 0 || f->n_tp % f->groups == 0)),
             XFER_ERR_SHAPE, "\"%s\": %lld heads in %lld groups do not divide by tp %d of \"%s\"",
-            what, (long long)heads, (long long)f->groups, f->n, side->spec);
-  XFI_CHECK(f->groups == 0 || f->whole || rows % f->n == 0, XFER_ERR_SHAPE,
+            what, (long long)heads, (long long)f->groups, f->n_tp, side->spec);
+  XFI_CHECK(f->groups == 0 || f->whole || rows % f->n_tp == 0, XFER_ERR_SHAPE,
             "\"%s\": the %lld rows that lie together do not divide by tp %d of \"%s\"", what,
-            (long long)rows, f->n, side->spec);
+            (long long)rows, f->n_tp, side->spec);
   return XFER_OK;
 }
 
@@ -201,7 +201,7 @@ const xfi_slab *xfi_fusing_few(const xfi_fusing *f, int part, int64_t rows)
       return NULL;
     found = slab;
   }
-  return found != NULL && f->groups == 0 && f->inner == 0 && is_few(f, found) &&
+  return found != NULL && f->groups == 0 && f->n_fsdp == 0 && is_few(f, found) &&
                  found->count * found->size == rows
              ? found
              : NULL;

@@ -25,10 +25,10 @@ typedef struct xfi_slab {
 typedef struct xfi_fusing {
   int n_slabs;
   xfi_slab slabs[XFI_MAX_SLABS];
-  int n;          /* ranks that share the rows; 1: each has all */
-  int inner;      /* FSDP's ranks, each of which has a chunk of what one of the n has; 0: no FSDP */
-  bool whole;     /* each rank has all rows, for any n */
-  bool even;      /* n must divide the number of units; otherwise rows are cut as by torch.chunk */
+  int n_tp;   /* ranks that share the rows by tensor parallelism; 1: each has all */
+  int n_fsdp; /* ranks of FSDP, each of which has a chunk of what one of the n_tp has; 0: none */
+  bool whole; /* each rank has all rows, for any n_tp */
+  bool even;  /* n_tp must divide the number of units; otherwise rows are cut as by torch.chunk */
   int64_t groups; /* 0: each slab is shared out by itself */
   bool alternate; /* the rows alternate: one of the first part, one of the second, and so on */
 } xfi_fusing;

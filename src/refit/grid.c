@@ -1,4 +1,4 @@
-/* Which rank is where: the order of a side's ranks, its stages, and its grids. */
+/* The ranks of a side: their order, their pipeline stages, and their coordinates on grids. */
 #include "side.h"
 
 #include "alloc.h"
@@ -88,16 +88,16 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
             "\"%s\" has %d ranks, %lld are listed", side->spec, side->size, (long long)o->n_ranks);
   XFI_CHECK(o->n_ranks == 0 || o->first_rank == 0, XFER_ERR_ARG,
             "\"%s\": ranks are listed, and first_rank is %d too", side->spec, (int)o->first_rank);
-  side->staged = xfi_calloc((size_t)side->size, sizeof *side->staged);
-  XFI_CHECK(side->staged != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
+  side->ranks_by_stage = xfi_calloc((size_t)side->size, sizeof *side->ranks_by_stage);
+  XFI_CHECK(side->ranks_by_stage != NULL, XFER_ERR_NOMEM, "%d ranks", side->size);
   for (int i = 0; i < side->size; i++)
-    side->staged[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
-  st = xfi_mesh_create(&side->mesh, &side->size, 1, side->staged);
+    side->ranks_by_stage[i] = o->n_ranks > 0 ? o->ranks[i] : o->first_rank + i;
+  st = xfi_mesh_create(&side->mesh, &side->size, 1, side->ranks_by_stage);
   if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfer_last_error());
   XFI_TRY(st);
   for (int i = 0; i < side->size; i++) {
     stage = divide(side, i, &place);
-    side->staged[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
+    side->ranks_by_stage[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
   }
   return XFER_OK;
 }

@@ -94,12 +94,12 @@ static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread 
     if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
     for (int a = 0; a < spread->n_axes; a++)
       shape[n_axes++] = spread->shape[a];
-    ranks = &side->staged[(size_t)holders->first_stage * n];
+    ranks = &side->ranks_by_stage[(size_t)holders->first_stage * n];
     if (holders->ends) {
       ends = xfi_calloc(2 * n, sizeof *ends);
       XFI_CHECK_DONE(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
       memcpy(ends, ranks, n * sizeof *ends);
-      memcpy(&ends[n], &side->staged[(size_t)holders->last_stage * n], n * sizeof *ends);
+      memcpy(&ends[n], &side->ranks_by_stage[(size_t)holders->last_stage * n], n * sizeof *ends);
       ranks = ends;
     }
   }

@@ -14,12 +14,13 @@ typedef struct xfi_entry_group {
   size_t end;
 } xfi_entry_group;
 
+/* One side of a join: how it holds each entry of the model. */
 typedef struct xfi_joined {
   xfer_side *side; /* NULL: this rank does not know the side */
   xfi_placing placing;
   int *stages;       /* [model->n_layers] virtual */
   xfi_holding *held; /* [n_entries] */
-  size_t *by_name;   /* [n_entries] */
+  size_t *by_name;   /* [n_entries] sorted by local tensor, then by slot */
   xfi_entry_group *groups;
   size_t n_groups;
 } xfi_joined;
@@ -46,7 +47,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
                              const xfer_side *gen);
 void xfi_refit_destroy(xfer_refit *refit);
 
-/* groups.c: finds the groups. */
+/* local_groups.c: finds the groups. */
 xfer_status xfi_joined_group(xfi_joined *joined, const xfer_model *model);
 /* Check that every slot occurs once, and that of weights in one tensor all or none are ignored. */
 xfer_status xfi_joined_check(const xfer_refit *refit, const xfi_joined *joined);

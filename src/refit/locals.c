@@ -97,8 +97,8 @@ static xfer_status add_placed(xfer_locals *locals, xfi_local_tensor *local, cons
   xfer_status st = XFER_OK;
 
   (void)xfi_side_stage_of(joined->side, locals->rank, &place);
-  r = m->slot->fusing.inner > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
-                                : xfi_grid_cut_of(m->slot->grid, place);
+  r = m->slot->fusing.n_fsdp > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
+                                 : xfi_grid_cut_of(m->slot->grid, place);
   if (m->slot->fusing.alternate) {
     part.begin = m->slot->slot;
     part.step = m->slot->n_slots;

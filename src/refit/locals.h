@@ -22,8 +22,7 @@ typedef struct xfi_local_tensor {
   bool wrong;    /* handed in, with problems */
   bool left_out; /* handed in under a name that the side ignores */
   bool misc;
-  bool unused; /* nothing of it moves; not listed, but may be handed in
-                */
+  bool unused; /* nothing of it moves, so it is not listed; it may be handed in all the same */
   char *made;  /* misc: the name of the tensor that the framework computes from it */
   int made_dtype;
   void *owned; /* memory of a misc tensor, which the library allocated; `free` frees it */

@@ -22,7 +22,7 @@ xfer_status xfi_model_create(xfer_model **model, const xfer_rules *rules)
   XFI_CHECK(m != NULL, XFER_ERR_NOMEM, "a model table");
   atomic_store(&m->n_refs, 1);
   m->model_type = "";
-  m->words[m->n_words++] = "layers.";
+  m->layer_words[m->n_layer_words++] = "layers.";
   if (rules != NULL) m->rules = xfi_rules_share(rules);
   *model = m;
   return XFER_OK;
@@ -474,7 +474,7 @@ xfer_status xfi_model_resolve(xfer_model *model)
 {
   XFI_TRY(check_unique(model));
   XFI_TRY(collect_layers(model));
-  XFI_TRY(xfi_roles_collect(model));
+  XFI_TRY(xfi_roles_split_layers(model));
   XFI_TRY(xfi_scales_pair(model));
   return xfi_model_index_layers(model);
 }

@@ -17,8 +17,9 @@ struct xfer_model {
   const xfi_family *family; /* NULL: no rules for this model_type */
   const xfi_family *all[XFI_MAX_INCLUDES];
   int n_all;
-  const char *words[XFI_MAX_INCLUDES * XFI_MAX_WORDS]; /* what layers are called in their names */
-  int n_words;
+  const char *layer_words[XFI_MAX_INCLUDES *
+                          XFI_MAX_LAYER_WORDS]; /* what layers are called in their names */
+  int n_layer_words;
   const char *model_type; /* "" where the configuration has none */
   xfi_var *vars;          /* the size of blocks, then the family's words */
   size_t n_vars, vars_cap;
@@ -33,8 +34,8 @@ struct xfer_model {
   int *layers; /* [n_layers] the model's own layers that are kept, ascending */
   int n_layers;
   int n_config_layers;     /* the number of layers in the configuration; 0: absent */
-  int n_further_layers;    /* the number of layers after those, under the key */
-  const char *further_key; /* that the rules name */
+  int n_further_layers;    /* the number of layers after those, in the configuration */
+  const char *further_key; /* the configuration's key for n_further_layers */
   int n_extra;             /* extra layers that are kept */
   bool *renamed;     /* [n_renames] which of the options' renames matched; NULL: there are none */
   bool scanned;      /* the model is complete: layers were selected, weights quantised */
@@ -86,14 +87,14 @@ void xfi_model_destroy(xfer_model *model);
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* Has the model the layers, experts and weights of its family and configuration? Of layers that
- * were not kept this says nothing. */
+/* Check that the model has the layers, experts and weights that its family and its configuration
+ * say. Layers that were not kept are not checked. */
 xfer_status xfi_model_check_counts(const xfer_model *model);
-/* needs.c: has it the weights that a model of its family and configuration cannot lack? */
+/* needs.c: check that no weight is missing that all models of its family and configuration have. */
 xfer_status xfi_model_check_needs(const xfer_model *model);
-/* sizes.c: are its weights as large as the configuration says? */
+/* sizes.c: check that its weights are as large as the configuration says. */
 xfer_status xfi_model_check_sizes(const xfer_model *model);
-/* Set what follows from names and roles. */
+/* Set everything that follows from names and roles. */
 xfer_status xfi_model_resolve(xfer_model *model);
 /* A copy for one refit, to be changed and then resolved. */
 xfer_status xfi_model_copy(xfer_model **copy, xfer_model *model);

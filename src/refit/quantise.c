@@ -72,7 +72,7 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
   e->scales = XFI_SCALES_OF_BLOCKS;
   e->dtype = e->table_dtype = quant->dtype;
   for (int i = 0; i < e->n_segments; i++)
-    XFI_TRY(xfi_roles_scale(&e->segments[i], quant->block[0], e->n_segments == 1, e));
+    XFI_TRY(xfi_segment_to_blocks(&e->segments[i], quant->block[0], e->n_segments == 1, e));
   for (int d = 0; d < 2; d++)
     e->shape[rows + d] = xfi_ceil_div(e->shape[rows + d], quant->block[d]);
   for (int d = e->n_dims - 1; d >= 0; d--) {

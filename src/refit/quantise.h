@@ -4,10 +4,10 @@
 
 #include "model.h"
 
-/* A way to quantise weights, of one model. */
+/* How a side quantises the weights of one model. */
 typedef struct xfi_quant_scheme {
-  int64_t block[2]; /* rows and columns */
-  const char *scales;
+  int64_t block[2];   /* rows and columns */
+  const char *scales; /* what the names of scales end in, where the weight's is "weight" */
   xfer_dtype dtype;
 } xfi_quant_scheme;
 

@@ -62,10 +62,11 @@ static const char *skip_layer(const xfer_model *model, const xfi_entry *entry, c
 {
   static const char NUMBER[] = "{layer}.";
 
-  for (int i = 0; i < model->n_words && entry->n_layers > 0; i++) {
-    const size_t n = strcspn(model->words[i], ".") + 1;
+  for (int i = 0; i < model->n_layer_words && entry->n_layers > 0; i++) {
+    const size_t n = strcspn(model->layer_words[i], ".") + 1;
 
-    if (strncmp(name, model->words[i], n) == 0 && strncmp(name + n, NUMBER, sizeof NUMBER - 1) == 0)
+    if (strncmp(name, model->layer_words[i], n) == 0 &&
+        strncmp(name + n, NUMBER, sizeof NUMBER - 1) == 0)
       return name + n + sizeof NUMBER - 1;
   }
   return NULL;
@@ -270,7 +271,7 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
 
 /* Scales have a row for each block of rows. They have the weight's units if a unit is a whole
  * number of blocks. */
-xfer_status xfi_roles_scale(xfi_row_segment *s, int64_t block, bool alone, const xfi_entry *e)
+xfer_status xfi_segment_to_blocks(xfi_row_segment *s, int64_t block, bool alone, const xfi_entry *e)
 {
   if (s->unit % block == 0) {
     s->unit /= block;
@@ -315,7 +316,7 @@ static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule
   }
   XFI_CHECK(s->count >= 0 && s->unit >= 0 && s->count < 1 << 30 && s->unit < 1 << 30,
             XFER_ERR_SHAPE, "\"%s\" times \"%s\" is no number of rows", rule->count, rule->name);
-  if (block > 1) XFI_TRY(xfi_roles_scale(s, block, alone, e));
+  if (block > 1) XFI_TRY(xfi_segment_to_blocks(s, block, alone, e));
   return XFER_OK;
 }
 
@@ -571,7 +572,7 @@ static xfer_status is_alike(bool *alike, const xfi_entry *entry, int k, const vo
   return XFER_OK;
 }
 
-xfer_status xfi_roles_collect(xfer_model *model)
+xfer_status xfi_roles_split_layers(xfer_model *model)
 {
   XFI_TRY(xfi_model_index_layers(model));
   for (size_t i = 0; i < model->n_entries; i++) {

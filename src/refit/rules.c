@@ -1,4 +1,4 @@
-/* Sets of rules: which files they come from, and finding things in them. */
+/* Rules: which files they come from, and how families and sides are found in them. */
 #include "rules.h"
 
 #include "alloc.h"

@@ -17,12 +17,12 @@
 #include "xfer/refit.h"
 
 enum {
-  XFI_MAX_PARTS = 8,    /* of a local tensor */
-  XFI_MAX_SEGMENTS = 8, /* of the rows of a tensor */
-  XFI_MAX_SUBS = 6,     /* of what repeats in a segment */
-  XFI_MAX_QUANTS = 4,   /* of a side */
-  XFI_MAX_WORDS = 4,    /* that layers have in the names of a model */
-  XFI_ITEM_BYTES = 64   /* of the name of an item of a SPEC */
+  XFI_MAX_PARTS = 8,       /* of a local tensor */
+  XFI_MAX_SEGMENTS = 8,    /* of the rows of a tensor */
+  XFI_MAX_SUBS = 6,        /* of what repeats in a segment */
+  XFI_MAX_QUANTS = 4,      /* of a side */
+  XFI_MAX_LAYER_WORDS = 4, /* that layers have in the names of a model */
+  XFI_ITEM_BYTES = 64      /* of the name of an item of a SPEC */
 };
 
 /* Rows that repeat: `count` times `unit` rows, which may have parts of their own. Each of these is
@@ -61,7 +61,7 @@ typedef enum xfi_cut_kind {
   XFI_CUT_VOCAB
 } xfi_cut_kind;
 
-/* Where a tensor outside the layers is. */
+/* The pipeline stage of a tensor that is outside the layers. */
 typedef enum xfi_stage {
   XFI_STAGE_FIRST = 0,
   XFI_STAGE_LAST,
@@ -157,8 +157,9 @@ typedef struct xfi_family {
   const struct json_t *sizes;  /* the rows and columns of roles */
   xfi_tensor_rule *tensors;
   size_t n_tensors;
-  const char *words[XFI_MAX_WORDS]; /* what layers are called at the beginning of names */
-  int n_words;
+  const char
+      *layer_words[XFI_MAX_LAYER_WORDS]; /* what layers are called at the beginning of names */
+  int n_layer_words;
   xfi_family_side *sides;
   size_t n_sides;
 } xfi_family;

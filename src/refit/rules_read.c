@@ -243,10 +243,11 @@ static xfer_status find_word(const xfi_doc *doc, const json_t *object, xfi_tenso
 
   if (n == 0 || strncmp(t->name + n, NUMBER, sizeof NUMBER - 1) != 0) return XFER_OK;
   t->n_layer = n + sizeof NUMBER - 1;
-  while (k < f->n_words && strncmp(f->words[k], t->name, n + 1) != 0)
+  while (k < f->n_layer_words && strncmp(f->layer_words[k], t->name, n + 1) != 0)
     k++;
-  if (k == XFI_MAX_WORDS) return BAD(doc, object, "layers of more than %d names", XFI_MAX_WORDS);
-  if (k == f->n_words) f->words[f->n_words++] = t->name;
+  if (k == XFI_MAX_LAYER_WORDS)
+    return BAD(doc, object, "layers of more than %d names", XFI_MAX_LAYER_WORDS);
+  if (k == f->n_layer_words) f->layer_words[f->n_layer_words++] = t->name;
   return XFER_OK;
 }
 

@@ -32,7 +32,7 @@ void xfi_side_destroy(xfer_side *side)
     xfi_free(side->var_names[i]);
   xfi_free(side->stage_layers);
   xfi_mesh_destroy(side->mesh);
-  xfi_free(side->staged);
+  xfi_free(side->ranks_by_stage);
   xfi_rules_destroy(side->rules);
   xfi_free(side);
 }

@@ -62,8 +62,8 @@ struct xfer_side {
   xfi_grid dense, wide, experts; /* over the ranks of a stage; one without axes is not used */
   int *stage_layers; /* [pp * chunks] how many layers each virtual stage has; NULL: evenly many */
   int size;
-  xfer_mesh *mesh; /* [size] of the comm's ranks, in the side's order */
-  int *staged;     /* [pp][ranks of a stage] of the comm, in the order in which the grids count */
+  xfer_mesh *mesh;     /* [size] of the comm's ranks, in the side's order */
+  int *ranks_by_stage; /* [pp][ranks of a stage] of the comm, in the order of the grids */
   xfi_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;            /* of all tensors that are not f32 in the model; 0: the model's */
@@ -85,7 +85,7 @@ xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind what, const
 xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_options *options);
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next);
 
-/* maps.c: expert maps, of a file or of the options, the latter once the grids are made. */
+/* expert_maps.c: expert maps, of a file or of the options, the latter once the grids are made. */
 xfer_status xfi_map_read(xfer_side *side, const char *path);
 xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *options);
 xfer_status xfi_map_check(const xfer_side *side);

@@ -223,7 +223,7 @@ static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const 
 
 /* The number of FSDP ranks that cut the part of tensor parallelism as it lies in memory, through
  * several weights or reordered rows; 0: a cut of rows in order, or none. */
-static int inner_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_local_rule *rule)
+static int fsdp_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_local_rule *rule)
 {
   const xfi_grid *grid = slot->grid;
   bool as_it_is = slot->n_slots == 1;
@@ -248,8 +248,8 @@ static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi
   XFI_CHECK(grid->rule->n_axes > 0 || !wide, XFER_ERR_ARG,
             "\"%s\" is wide, and \"%s\" has no such grid", entry->pattern, side->spec);
   slot->grid = grid;
-  slot->fusing.n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
-  slot->fusing.inner = inner_ranks(slot, entry, ruling->rule);
+  slot->fusing.n_tp = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
+  slot->fusing.n_fsdp = fsdp_ranks(slot, entry, ruling->rule);
   slot->fusing.whole = slot->whole || ruling->rule->cut != XFI_CUT_ROWS;
   slot->fusing.even = side->framework->even;
   return XFER_OK;

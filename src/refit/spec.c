@@ -1,4 +1,5 @@
-/* Reads a SPEC: side, colon, items. Which items there are, the side's rules say. */
+/* Reads a SPEC such as "vllm:tp2,loaded": a framework, a colon, and items, which the framework's
+ * rules list. */
 #include "side.h"
 
 #include "alloc.h"

@@ -78,10 +78,10 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
 
 /* ---- tensor parallelism ---- */
 
-/* Sets *each to how much of a dim of units[0] units each of n ranks has, and *room to that padded
- * to a multiple of units[1] units. */
+/* Sets *each to how much of a dim of units[0] units each of n ranks has, and *padded to the same,
+ * padded to a multiple of units[1] units. */
 static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], int dim, int n,
-                               int64_t *each, int64_t *room)
+                               int64_t *each, int64_t *padded)
 {
   const int64_t count = units[0], multiple = units[1], length = entry->shape[dim];
 
@@ -90,7 +90,7 @@ static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], i
             XFER_ERR_SHAPE, "\"%s\": %lld does not divide into %lld units, by multiples of %lld",
             entry->pattern, (long long)length, (long long)count, (long long)multiple);
   *each = xfi_ceil_div(count, n) * (length / count);
-  *room = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
+  *padded = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
   return XFER_OK;
 }
 
@@ -100,14 +100,14 @@ static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xf
                              const int64_t units[2], int axis, int dim)
 {
   int n = spread->shape[axis];
-  int64_t length = entry->shape[dim], each, room;
+  int64_t length = entry->shape[dim], each, padded;
 
-  XFI_TRY(share_units(entry, units, dim, n, &each, &room));
-  if (each * n == length && each == room) return cut_dim(spread, side, entry, axis, dim);
-  return xfi_cut_roomy(spread, axis, dim, length, each, room);
+  XFI_TRY(share_units(entry, units, dim, n, &each, &padded));
+  if (each * n == length && each == padded) return cut_dim(spread, side, entry, axis, dim);
+  return xfi_cut_padded(spread, axis, dim, length, each, padded);
 }
 
-/* Pads the dim that is not cut. */
+/* Pads the other dim, which is not cut. */
 static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64_t units[2],
                          int dim)
 {
@@ -118,7 +118,8 @@ static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64
   return share_units(entry, units, dim, 1, &all, &spread->padded_shape[dim]);
 }
 
-/* Cuts the last part, with padding that makes all parts together a multiple of this many rows. */
+/* Cuts the last of the weights in a local tensor. It gets the padding that makes the rows of all of
+ * them a multiple of `multiple`. */
 static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xfi_slot *slot,
                             int64_t multiple, int axis, int dim)
 {
@@ -135,8 +136,8 @@ static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xf
     for (size_t i = 0; i < all.n; i++)
       rows += all.at[i].length;
   }
-  XFI_TRY_DONE(xfi_cut_roomy(spread, axis, dim, length, length / n,
-                             length / n + xfi_ceil_div(rows, multiple) * multiple - rows));
+  XFI_TRY_DONE(xfi_cut_padded(spread, axis, dim, length, length / n,
+                              length / n + xfi_ceil_div(rows, multiple) * multiple - rows));
 done:
   xfi_free(all.at);
   return st;
@@ -168,8 +169,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
   if (!rows_alone) return cut_dim(spread, placing->side, entry, axis, last);
   /* Partial sums are added over the ranks, so only one of them may add the bias. */
   if (bias && ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
-    XFI_TRY(xfi_cut_roomy(spread, axis, rows, entry->shape[rows], entry->shape[rows],
-                          spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
+    XFI_TRY(xfi_cut_padded(spread, axis, rows, entry->shape[rows], entry->shape[rows],
+                           spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
   return XFER_OK;
 }
 
@@ -196,7 +197,7 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
   return XFER_OK;
 }
 
-/* ---- FSDP: cuts what the others left, along the first dim of the framework's own tensor ---- */
+/* ---- FSDP, which cuts what the other axes left, along the first dim of the local tensor ---- */
 
 static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
                             const xfi_slot *slot, int axis)
@@ -212,9 +213,9 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
               "\"%s\" has other dims than the checkpoint's, and \"%s\" cuts it twice",
               entry->pattern, side->spec);
   if (entry->home.lead > 0)
-    return xfi_cut_roomy(spread, axis, dim, entry->shape[dim],
-                         xfi_ceil_div(entry->home.lead, n) * (entry->shape[dim] / entry->home.lead),
-                         -1);
+    return xfi_cut_padded(
+        spread, axis, dim, entry->shape[dim],
+        xfi_ceil_div(entry->home.lead, n) * (entry->shape[dim] / entry->home.lead), -1);
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
   for (int a = 0, k = 0; a < spread->n_axes; a++) {
@@ -232,7 +233,7 @@ xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, cons
 
   memset(spread, 0, sizeof *spread);
   add_axis(spread, grid->replicas);
-  if (slot->fusing.inner > 0)
+  if (slot->fusing.n_fsdp > 0)
     return xfi_cut_rows(spread, add_axis(spread, xfi_fusing_ranks(&slot->fusing)), &slot->fusing,
                         slot->slot, placing->side, entry);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
