@@ -12,7 +12,7 @@ import vllm_stand_in as stand_in  # noqa: E402
 from ranks import on_ranks, outcomes  # noqa: E402
 
 import xfer  # noqa: E402
-from xfer.integrations import _pair, _report  # noqa: E402
+from xfer.integrations import _report, _update  # noqa: E402
 
 BF16 = torch.bfloat16
 
@@ -78,8 +78,8 @@ def test_an_update_of_which_no_worker_takes_anything_is_refused():
 
     def work(comm, takes):
         rows = [(name, *xfer.parse_problem("f32[4] (1)@0:R -> (1)@1:R")) for name in "ab"]
-        passing = [] if comm.rank else False
-        portions, _ = _pair._portions_of(comm, lambda _: rows, {}, passing, takes[comm.rank], True, 20.0)
+        needs = _update.Needs(passing=[] if comm.rank else False, takes=takes[comm.rank])
+        portions, _ = _update.plan_portions(comm, lambda _: rows, needs, 20.0)
         return [portion.names for portion in portions]
 
     assert on_ranks(3, lambda comm: work(comm, [None, False, True])) == [[["a", "b"]]] * 3

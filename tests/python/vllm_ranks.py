@@ -38,16 +38,16 @@ def buckets(table, most):
 
 class Process:
     """On one device; and torch's process group, for what is compared with. many: tensors of which an update makes two
-    plans, in place of the pair's own number."""
+    plans, in place of the package's own number."""
 
     many = None
 
     def __init__(self, config, device, old=False):
         stand_in.install(old)
         if self.many is not None:
-            import xfer.integrations._pair as pair
+            import xfer.integrations._update as update
 
-            pair.MANY = self.many
+            update.MANY = self.many
         self.config, self.device, self.n_buckets = config, torch.device(device), 0
         self.table = stand_in.checkpoint_of(config)
         self.streams = None

@@ -1,4 +1,5 @@
-"""Drop-ins for frameworks: one module for each framework, written on the public API. See docs/frameworks.md.
+"""Drop-ins for training and inference frameworks: one module for each framework, written on the public API. See
+docs/frameworks.md.
 
 Importing this package imports no framework.
 """
@@ -18,13 +19,13 @@ def register_vllm() -> None:
         (WeightTransferEngineFactory, "XferWorkerEngine"),
         (WeightTransferTrainerFactory, "XferTrainerEngine"),
     ):
-        if "xfer" not in factory._registry:  # it is called more than once
+        if "xfer" not in factory._registry:  # vLLM may call this more than once
             factory.register_engine("xfer", "xfer.integrations.vllm", name)
 
 
 def vllm_plugin() -> None:
-    """The entry point vllm.general_plugins, which vLLM calls in each of its processes: register_vllm(). A vLLM that is
-    too old runs without the back end."""
+    """Call register_vllm(), or only warn if vLLM is too old, which then runs without the back end. This is the entry
+    point vllm.general_plugins, which vLLM calls in each of its processes."""
     try:
         register_vllm()
     except ImportError as error:
@@ -32,5 +33,6 @@ def vllm_plugin() -> None:
 
 
 def _no_pair(error: ImportError) -> ImportError:
+    """Return the error for a vLLM that lacks what register_vllm() needs."""
     version = getattr(sys.modules.get("vllm"), "__version__", "not there")
     return ImportError(f'xfer: the engines "xfer" need vLLM 0.28 or newer, tested with 0.33; it is {version}: {error}')

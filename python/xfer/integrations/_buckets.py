@@ -1,5 +1,5 @@
-"""What the checkpoint engines of verl and NeMo-RL have in common: full tensors, handed out one by one, are moved in
-buckets from all ranks that have them, which share the sending, to all that want them.
+"""The common part of the checkpoint engines for verl and NeMo-RL. Full tensors, which are handed out one by one, are
+moved in buckets, from all ranks that have them, which share the sending, to all ranks that want them.
 
 A bucket is planned at the first update, and its plan is used again at the next.
 """
@@ -11,8 +11,8 @@ import contextlib
 import uuid
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -33,6 +33,13 @@ __all__ = ["Bucket", "BucketEngine"]
 Bucket = list[tuple[str, Any]]
 
 
+@dataclass
+class _Group:
+    n_trainers: int
+    world_size: int
+    timeout_s: float
+
+
 class BucketEngine:
     """Ranks 0 to n_actors - 1 send, the others receive; rank 0 listens.
 
@@ -47,19 +54,19 @@ class BucketEngine:
         self.bucket_size, self.timeout_s = bucket_size, timeout_s
         self._compares = truth(check_replicas, "check_replicas")
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._thread = DaemonThread()  # what waits for other ranks, one after the other
+        self._thread = DaemonThread()  # makes all calls that wait for other ranks
         self._store: Any = None
         self._comm: Comm | None = None
-        self._opened = ExitStack()  # closes it
+        self._opened = ExitStack()  # closes the comm
         self._made_of: Any = None
-        self._met_in, self._came_to = "", ""  # the sessions that the comm is of, and that this rank came to last
+        self._met_in, self._came_to = "", ""  # the sessions of the comm and of the last meeting
         self._plans: dict[str, Plan] = {}
         self._version = 0
 
     # ---- meeting
 
     def _listen(self) -> dict[str, Any]:
-        """Where others can reach rank 0, which calls this, and a name for the next meeting."""
+        """Let rank 0, which calls this, listen. Return its address and a name for the next meeting."""
         if self._store is None:
             self._host = own_address()
             self._store = torch.distributed.TCPStore(
@@ -68,8 +75,9 @@ class BucketEngine:
         return {"address": self._host, "port": self._store.port, "session": uuid.uuid4().hex}
 
     def _join(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        """Meet the others. If all still have the comm of their last meeting, they keep it. master: what rank 0 said."""
-        if self._device == torch.device("cuda"):  # of this thread, which is the one that the framework has set it in
+        """Meet the other ranks. If all of them still have the comm of their last meeting, they keep it. master: what
+        _listen() returned on rank 0."""
+        if self._device == torch.device("cuda"):  # the framework has set it in the thread that runs this
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._thread.submit(self._meet, rank, world_size, n_actors, master).result()
 
@@ -83,17 +91,18 @@ class BucketEngine:
             )
         gather = store_gather(self._store, f"xfer/{session}", rank, world_size, self.timeout_s)
         met_in = gather(self._met_in.encode())
-        if self._came_to:  # a meeting where all have read what was said, since they have come to this one
+        if self._came_to:  # all ranks have come here, so they have read this
             self._store.delete_key(f"xfer/{self._came_to}/0/{rank}")
         self._came_to = session
         if self._met_in and all(each == met_in[rank] for each in met_in):
             return
         self._leave()
-        info = SimpleNamespace(n_trainers=n_actors, world_size=world_size, timeout_s=self.timeout_s)
-        self._comm = open_comm(self._store, info, f"{session}/comm", rank, self._device, self._opened)
+        group = _Group(n_actors, world_size, self.timeout_s)
+        self._comm = open_comm(self._store, group, f"{session}/comm", rank, self._device, self._opened)
         self._made_of, self._n_actors, self._met_in = made_of, n_actors, session
 
     def _leave(self) -> None:
+        """Close the plans and the comm."""
         for plan in self._plans.values():
             plan.close()
         self._opened.close()
@@ -102,8 +111,8 @@ class BucketEngine:
     # ---- one update
 
     async def _send(self, weights: Iterator[tuple[str, Any]]) -> None:
-        """Called by all senders, each with all tensors. An error is raised on every rank; after it they must meet
-        again."""
+        """Send all tensors. Collective over the senders, each of which has all tensors. An error is raised on every
+        rank, and all must then meet again."""
         buckets = self._buckets(weights)
         is_done = False
         while not is_done:
@@ -113,23 +122,24 @@ class BucketEngine:
                 await self._in_thread(self._refuse, error)
             await self._in_thread(self._move, bucket)
             is_done = not bucket
-            bucket.clear()  # whoever still has the list: the next one takes as much
+            bucket.clear()  # even if somebody has the list: the next bucket needs the memory
 
     async def _received(self) -> AsyncGenerator[Bucket, None]:
-        """The buckets that arrive. Each belongs to the caller, and nothing else keeps it."""
+        """Yield the buckets that arrive. Each belongs to the caller alone."""
         is_done = False
         try:
             while bucket := await self._in_thread(self._move, None):
                 given = [bucket.copy()]
-                bucket.clear()  # the event loop has the list for a while
-                yield given.pop()  # and keep none: the next bucket takes as much
+                bucket.clear()  # the event loop keeps the list for a while
+                yield given.pop()  # and keep nothing: the next bucket needs the memory
             is_done = True
         finally:
-            if not is_done:  # the caller has given up
+            if not is_done:  # the caller stopped before the end
                 self._thread.submit(self._leave)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        """Cancelled, this rank leaves the others once the function has come back."""
+        """Run a function in the thread of this engine. If the caller is cancelled, this rank leaves the others once the
+        function has returned."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
         except BaseException:
@@ -137,16 +147,17 @@ class BucketEngine:
             raise
 
     def _refuse(self, error: Exception) -> None:
-        """What the actor cannot give is raised on all ranks."""
+        """Raise an error of this rank on all ranks."""
         try:
             if self._comm is not None:
                 self._comm.agree(error)
             raise error
         finally:
-            del error  # else it keeps itself alive, by this frame
+            del error  # otherwise this frame and the error's traceback keep each other alive
 
     def _buckets(self, weights: Iterator[tuple[str, Any]]) -> Iterator[Bucket]:
-        """Of copies: who hands a tensor out may write its memory again for the next, as verl's own engines let it."""
+        """Yield the tensors in buckets. They are copied, since whoever hands out a tensor may write the next one to the
+        same memory, as verl's own engines allow."""
         bucket: Bucket = []
         n_bytes = 0
         for name, tensor in weights:
@@ -156,7 +167,7 @@ class BucketEngine:
                 bucket, n_bytes = [], 0
             bucket.append((name, self._copy(tensor)))
             n_bytes += size
-            del tensor  # else it is still there when the next one is made
+            del tensor  # so that its memory is free when the next one is made
         if bucket:
             yield bucket
 
@@ -164,14 +175,16 @@ class BucketEngine:
         return tensor.detach().to(self._device, copy=True)
 
     def _settle(self) -> Any:
-        """What was begun on the tensors is done when another thread uses them; in it, their device is the current."""
+        """Wait for the work on the tensors, which another thread will use. Return a context manager in which their
+        device is the current one."""
         if self._device.type == "cpu":
             return contextlib.nullcontext()
         torch.cuda.synchronize(self._device)
         return torch.cuda.device(self._device)
 
     def _move(self, sent: Bucket | None) -> Bucket:
-        """A bucket from the actors to the rollout ranks, whose `sent` is None; an empty one ends an update."""
+        """Move a bucket from the actors to the rollout ranks, and return it. Collective. sent: the bucket, empty at the
+        end of an update; None on a rollout rank."""
         if self._comm is None:
             raise RuntimeError(
                 "xfer: the ranks have not met since the last update failed: initialize the process group first"
@@ -191,7 +204,7 @@ class BucketEngine:
                 )
             compares = compares and each[0]
         if not rows:
-            for plan in self._plans.values():  # memory that others have mapped would stay in use
+            for plan in self._plans.values():  # memory stays in use as long as other processes have it mapped
                 plan.release()
             return []
         is_new, bucket = repr(rows) not in self._plans, sent
@@ -200,7 +213,7 @@ class BucketEngine:
             bucket = sent if sent is not None else self._empty(rows)
             # By number: a name may come twice, whether or not both are in one bucket.
             plan.bind_many((i, x, None) if sent is not None else (i, None, x) for i, (_, x) in enumerate(bucket))
-        except Exception as error:  # as where a rollout has no memory for a bucket
+        except Exception as error:  # for example, a rollout rank may lack the memory for a bucket
             plan._fail_at_commit(error)  # raised on all ranks
         plan.commit()
         assert bucket is not None
@@ -210,15 +223,17 @@ class BucketEngine:
                 compare_replicas(plan)
             plan.run(self._version)
         plan.wait()
-        plan.bind_many((i, None, None) for i in range(len(bucket)))  # else the plan keeps them until its next run
+        plan.bind_many((i, None, None) for i in range(len(bucket)))  # otherwise the plan keeps them until its next run
         return bucket
 
     def _empty(self, rows: list[Any]) -> Bucket:
+        """Allocate a bucket."""
         return [
             (n, torch.empty(shape, dtype=torch_dtype(torch, dtype), device=self._device)) for n, dtype, shape in rows
         ]
 
     def _plan_of(self, rows: list[Any]) -> Plan:
+        """Return the plan of a bucket with these rows. Collective if it is new."""
         assert self._comm is not None
         key = repr(rows)
         if key not in self._plans:

@@ -1,4 +1,4 @@
-"""Comms of a framework's groups: each is made once, and kept as long as its group."""
+"""The comms of a framework's groups. Each is made once, and kept as long as its group."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from ..errors import CommError, MismatchError, TimeoutError, XferError
 
 __all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm", "left_comm", "used_comm"]
 
-_kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group; what is weakly known, or the address
+_kept: dict[int, tuple[Any, Comm]] = {}  # by id() of the group: a weak reference to it, or its address
 _users: weakref.WeakKeyDictionary[Comm, set[object]] = weakref.WeakKeyDictionary()
-_asked_for: weakref.WeakSet[Comm] = weakref.WeakSet()  # by functions, which may ask again
+_asked_for: weakref.WeakSet[Comm] = weakref.WeakSet()  # returned by comm_of(), whose callers may ask again
 _NO_MEMBER = -100  # torch.distributed.GroupMember.NON_GROUP_MEMBER
 
 
 def _is_of_cpu(group: Any) -> bool:
-    """A torch ProcessGroup without NCCL."""
+    """Return whether this is a torch ProcessGroup without NCCL."""
     name = getattr(group, "name", None)
     return callable(name) and "nccl" not in str(name()).lower() and hasattr(group, "rank")
 
 
 def _made(group: Any) -> Comm:
+    """Make the comm of a group. Collective."""
     if group is None:
         raise TypeError("the group is None: pass a ProcessGroup, a Communicator or a Comm")
     if isinstance(group, int) and group == _NO_MEMBER:
@@ -38,7 +39,7 @@ def _made(group: Any) -> Comm:
 
 
 def comm_of(group: Any) -> Comm:
-    """The comm of a group. The first call makes it, and is collective over the group.
+    """Return the comm of a group. The first call makes it, and is collective over the group.
 
     group: a Comm (it is returned), a torch ProcessGroup (of gloo: host memory; of NCCL: GPUs), an nccl4py Communicator
     or the address of an ncclComm_t, or an object with one as `nccl_communicator`.
@@ -49,6 +50,7 @@ def comm_of(group: Any) -> Comm:
 
 
 def _comm(group: Any) -> Comm:
+    """Return the comm of a group, without noting that it was asked for."""
     if isinstance(group, Comm):
         return group
     key = group if isinstance(group, int) else id(group)
@@ -57,22 +59,23 @@ def _comm(group: Any) -> Comm:
     comm = _made(group)
     try:
         known: Any = weakref.ref(group, lambda _: drop_comm(key))
-    except TypeError:  # an address, whose owner says drop_comm()
+    except TypeError:  # an address, whose owner calls drop_comm()
         known = group
     _kept[key] = known, comm
     return comm
 
 
 def used_comm(group: Any, token: object) -> Comm:
-    """comm_of() for an object that uses it until it says left_comm(), with a token of its own. All ranks say the same:
-    nothing here goes by how long one keeps an object."""
+    """Return the comm of a group for an object that uses it until it calls left_comm() with the same token. All ranks
+    must make the same calls: how long a comm lives must not depend on when an object is collected on one rank."""
     comm = _comm(group)
     _users.setdefault(comm, set()).add(token)
     return comm
 
 
 def left_comm(group: Any, token: object, closes: bool = False) -> None:
-    """closes: the comm too, as drop_comm() does, if nothing else has it: no such object, and no caller of comm_of()."""
+    """Note that an object has stopped using the comm of a group. closes: also close the comm, as drop_comm() does,
+    unless another such object uses it or comm_of() has returned it."""
     comm = known_comm(group)
     users = _users.get(comm) if comm is not None else None
     if users is not None:
@@ -82,7 +85,7 @@ def left_comm(group: Any, token: object, closes: bool = False) -> None:
 
 
 def known_comm(group: Any) -> Comm | None:
-    """What comm_of() gave, if it did."""
+    """Return the comm that was made for a group, or None."""
     if isinstance(group, Comm):
         return group
     kept = _kept.get(group if isinstance(group, int) else id(group))
@@ -99,8 +102,11 @@ def drop_comm(group: Any) -> None:
 
 @contextmanager
 def dropped_if_broken(comm: Comm, runs: bool = False) -> Iterator[None]:
-    """Where the block breaks a comm of comm_of(), which it does on all ranks, the next comm_of() makes another. runs:
-    the block is a run and its wait, of which any failure may break it. A Comm of the caller's stays."""
+    """Forget the comm if the block breaks it, which happens on all ranks at once, so that the next comm_of() makes
+    another. A Comm that the caller made stays.
+
+    runs: the block runs a plan and waits for it, so that any error may have broken the comm.
+    """
     try:
         yield
     except BaseException as error:
@@ -110,10 +116,12 @@ def dropped_if_broken(comm: Comm, runs: bool = False) -> Iterator[None]:
         raise
 
 
-_IN_ONE_ORDER = "all ranks make the same calls in one order"  # so end those that break a comm; nothing else tells them
+# The end of the text of a MismatchError that breaks a comm, which nothing else distinguishes from one that does not.
+_IN_ONE_ORDER = "all ranks make the same calls in one order"
 
 
 def _is_broken(error: BaseException, runs: bool) -> bool:
+    """Return whether an error may have broken the comm that raised it."""
     if not isinstance(error, Exception):
         return True
     if is_in_use(error):
@@ -124,5 +132,5 @@ def _is_broken(error: BaseException, runs: bool) -> bool:
 
 
 def is_in_use(error: BaseException) -> bool:
-    """Was nothing begun, since another thread uses the comm?"""
+    """Return whether an error says that another thread uses the comm, so that nothing was begun."""
     return isinstance(error, XferError) and error._is_in_use

@@ -1,4 +1,4 @@
-"""One load of a checkpoint: which rank reads what, and how it gets to the ranks that want it. See dcp.py."""
+"""One load of a checkpoint: which rank reads what, and how the data moves to the ranks that want it. See dcp.py."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ._comms import dropped_if_broken
 
 __all__ = ["Extent", "Load", "Shares", "box_of", "bytes_of", "flat_range", "merged"]
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]  # lo and hi, half-open, within what is stored
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # lo and hi, half-open, in a stored tensor
 _ALIGNED = 16
 _WIRE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # elements travel as integers of their size
 
 
 class Extent(NamedTuple):
-    """Elements first <= i < last of the row-major order of something stored, which some rank wants."""
+    """The elements first <= i < last, in row-major order, of a stored tensor. Some rank wants them."""
 
     index: Any  # a MetadataIndex
     shape: tuple[int, ...]
@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a rank reads of an extent in a window."""
+    """The elements of an extent that one rank reads in one window. extent: its index among the extents."""
 
     extent: int  # its number
     first: int
@@ -48,21 +48,23 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Shares:
-    """Who reads what of the extents: each rank a stretch of all of them, as many bytes as every other, in windows."""
+    """Which rank reads what. The extents follow each other in one stream of bytes; each rank reads an equal stretch of
+    it, window by window."""
 
     extents: list[Extent]
-    starts: list[int]  # in bytes, of each extent; then the sum
+    starts: list[int]  # the first byte of each extent in the stream, then the length of the stream
     n_ranks: int
     window_bytes: int
 
     @property
     def n_windows(self) -> int:
-        """Of the longest stretch."""
+        """The number of windows of the longest stretch."""
         longest = -(-self.starts[-1] // self.n_ranks)
         return -(-longest // self.window_bytes)
 
     def pieces(self, rank: int, window: int) -> Iterator[Piece]:
-        """What a rank reads, in order. An element belongs to where its last byte is."""
+        """Yield what a rank reads in a window, in order. An element that crosses the end of a stretch or a window
+        belongs to the part that has its last byte."""
         begin, end = (self.starts[-1] * r // self.n_ranks for r in (rank, rank + 1))
         begin = min(begin + window * self.window_bytes, end)
         end = min(begin + self.window_bytes, end)
@@ -77,7 +79,7 @@ class Shares:
 
 
 def box_of(item: Any, shape: Sequence[int]) -> Box:
-    """What a ReadItem reads; of an object all."""
+    """Return the box that a ReadItem reads. An object is read as a whole."""
     if item.type == LoadItemType.BYTE_IO:
         return (0,), tuple(shape)
     lo = tuple(item.storage_offsets)
@@ -85,7 +87,7 @@ def box_of(item: Any, shape: Sequence[int]) -> Box:
 
 
 def flat_range(shape: Sequence[int], box: Box) -> tuple[int, int]:
-    """From the first element of a box to past its last, in row-major order."""
+    """Return the range, in row-major order, from the first element of a box to just past its last."""
     first = last = 0
     for n, lo, hi in zip(shape, *box, strict=True):
         first, last = first * n + lo, last * n + hi - 1
@@ -93,7 +95,7 @@ def flat_range(shape: Sequence[int], box: Box) -> tuple[int, int]:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Without overlaps."""
+    """Return the ranges sorted, with overlapping and adjacent ones joined."""
     result: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if result and first <= result[-1][1]:
@@ -104,36 +106,39 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def bytes_of(tensor: Any) -> memoryview:
-    """Of a dense tensor of bytes on the host, which must outlive it."""
+    """Return the memory of a dense tensor of bytes on the host. The tensor must outlive it."""
     return memoryview((ctypes.c_char * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
 def _common(a: Box, b: Box) -> Box | None:
+    """Return the intersection of two boxes, or None if it is empty."""
     lo, hi = tuple(map(max, a[0], b[0])), tuple(map(min, a[1], b[1]))
     return (lo, hi) if all(x < y for x, y in zip(lo, hi, strict=True)) else None
 
 
 def _boxes(extent: Extent, piece: Piece) -> list[Box]:
-    """What a piece is within what is stored."""
+    """Return the boxes of a piece in the stored tensor."""
     if piece.last - piece.first == math.prod(extent.shape):
         return [((0,) * len(extent.shape), extent.shape)]
     return Layout.by_ranges(None, extent.shape, "u8", (piece.first, piece.last)).boxes(0)
 
 
 def _volume(box: Box) -> int:
+    """Return the number of elements of a box."""
     return math.prod(hi - lo for lo, hi in zip(*box, strict=True))
 
 
 class _Wanted:
-    """A ReadItem of this rank, and its memory from when the first of it comes until all is there."""
+    """A ReadItem of this rank. It has its memory from the moment that its first data arrives until all of it has
+    arrived."""
 
     def __init__(self, item: Any, box: Box) -> None:
         self.item, self.box = item, box
         self.tensor: Any = None
-        self.left = _volume(box)  # elements
+        self.left = _volume(box)  # elements that have not arrived
 
     def resolve(self, planner: Any) -> None:
-        """Ask for the memory, once."""
+        """Ask the planner for the memory, unless that was done before."""
         if self.tensor is not None:
             return
         if self.item.type == LoadItemType.BYTE_IO:
@@ -147,16 +152,16 @@ class _Wanted:
         self.tensor = tensor
 
     def part(self, box: Box) -> Any:
-        """The memory of a box."""
+        """Return the memory of a box."""
         return self.tensor[tuple(slice(a - o, b - o) for a, b, o in zip(*box, self.box[0], strict=True))]
 
     def place(self) -> Any:
-        """Where it lies: the same for two names of one tensor."""
+        """Return where the memory lies: equal for two names of one tensor."""
         return self.tensor.data_ptr(), self.tensor.shape, self.tensor.stride()
 
     def commit(self, planner: Any) -> None:
-        """All of it is there."""
-        self.resolve(planner)  # of what has no elements
+        """Hand the memory to the planner, with all data in it."""
+        self.resolve(planner)  # for an item without elements, which no data announces
         if self.item.type == LoadItemType.BYTE_IO:
             planner.load_bytes(self.item, io.BytesIO(bytes_of(self.tensor)))
         else:
@@ -167,10 +172,10 @@ class _Wanted:
 
 
 class Load:
-    """What a rank reads and takes. Collective over the comm.
+    """What this rank reads and receives. Collective over the comm.
 
-    items: its ReadItems. stored: shape and dtype of what is stored, by index; read_into: fills memory with some of its
-    bytes, from a given one on.
+    items: the ReadItems of this rank. stored: returns the shape and dtype of a stored tensor, by its index. read_into:
+    fills memory with bytes of a stored tensor, from a given byte on.
     """
 
     def __init__(
@@ -185,18 +190,18 @@ class Load:
         self._comm, self._shares, self._planner, self._read_into = comm, shares, planner, read_into
         self._device = torch.device("cpu") if comm.device is None else torch.device("cuda", comm.device)
         wanted = [_Wanted(item, box_of(item, stored(item.storage_index)[0])) for item in items]
-        self._wanted: dict[Any, list[_Wanted]] = {}  # by index
+        self._wanted: dict[Any, list[_Wanted]] = {}  # by index of the stored tensor
         for each in wanted:
             self._wanted.setdefault(each.item.storage_index, []).append(each)
         self._done = [each for each in wanted if each.left == 0]
-        self._landed: list[tuple[Any, Any]] = []  # parts, and what is to be copied into them
+        self._landed: list[tuple[Any, Any]] = []  # a part, and what is to be copied into it
         n_bytes = max((self._places(window)[1] for window in range(shares.n_windows)), default=0)
         on_gpu = comm.device is not None
         self._read = [torch.empty(n_bytes, dtype=torch.uint8, pin_memory=on_gpu) for _ in range(2)]
         self._on_gpu = torch.empty(n_bytes, dtype=torch.uint8, device=self._device) if on_gpu else None
 
     def run(self) -> None:
-        """All of it; a window is read while the one before it moves."""
+        """Carry out the whole load. Each window is read while the one before it moves."""
         n = self._shares.n_windows
         with ThreadPoolExecutor(1) as pool, ExitStack() as last:
             ahead = [pool.submit(self._fill, window) for window in range(min(n, 1))]
@@ -211,7 +216,7 @@ class Load:
                     plan = this.enter_context(Plan(self._comm, rows))
                     plan.bind_many(views)
                     plan.commit()
-                    last.close()  # not before: what both use stays mapped
+                    last.close()  # only now, so that memory that both plans use stays mapped
                     with dropped_if_broken(self._comm, runs=True):
                         plan.run(window)
                         plan.wait()
@@ -220,8 +225,8 @@ class Load:
             self._finish()
 
     def _places(self, window: int) -> tuple[list[tuple[Piece, int, int]], int]:
-        """What this rank reads, each with its first byte in the memory and the one past its last; and how many those
-        are."""
+        """Return what this rank reads in a window, each piece with the range of its bytes in the memory of the window,
+        and the number of bytes in all."""
         places, at, end = [], 0, 0
         for piece in self._shares.pieces(self._comm.rank, window):
             end = at + (piece.last - piece.first) * self._shares.extents[piece.extent].dtype.itemsize
@@ -230,14 +235,15 @@ class Load:
         return places, end
 
     def _fill(self, window: int) -> None:
-        """Read."""
+        """Read the pieces of a window from the files."""
         memory = bytes_of(self._read[window % 2])
         for piece, at, end in self._places(window)[0]:
             extent = self._shares.extents[piece.extent]
             self._read_into(memory[at:end], extent.index, piece.first * extent.dtype.itemsize)
 
     def _finish(self) -> None:
-        """Of the window before."""
+        """Complete the window that has arrived: copy parts to where they belong, and commit the items that have all
+        their data."""
         for part, come in self._landed:
             part.copy_(come)
         self._landed = []
@@ -246,7 +252,7 @@ class Load:
         self._done = []
 
     def _rows(self, window: int) -> tuple[list[Any], list[Any]]:
-        """Of the plan of a window: what is read of each extent, and what it goes to here."""
+        """Return the rows of the plan of a window, one for each extent, and the views to bind to them."""
         (places, n_bytes), memory = self._places(window), self._read[window % 2]
         if self._on_gpu is not None:
             memory = self._on_gpu
@@ -276,7 +282,11 @@ class Load:
         return rows, views
 
     def _parts(self, extent: Extent, pieces: list[Piece], taken: dict[Any, _Wanted]) -> tuple[list[Box], list[Any]]:
-        """The boxes that come here, and memory of theirs on the comm's device. taken: where others come to lie."""
+        """Return the boxes of an extent that arrive here, and their memory on the comm's device.
+
+        taken: by place, the item whose data goes straight there in this window. Another item with the same place is
+        copied afterwards.
+        """
         boxes, parts = [], []
         for box in (box for piece in pieces for box in _boxes(extent, piece)):
             for wanted in self._wanted.get(extent.index, []):

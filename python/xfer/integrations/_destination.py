@@ -1,5 +1,5 @@
-"""A worker's model as a destination: where each tensor of a checkpoint goes in it, which its own load_weights() says,
-run without data and recorded."""
+"""A worker's model as a destination. Where each tensor of a checkpoint goes in the model is recorded from the model's
+own load_weights(), which runs without data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from ..memory import View
 __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "kept", "parameters_of", "split"]
 
 _log = logging.getLogger(__name__)
-_CAST = {torch.float32, torch.bfloat16, torch.float16}  # to each other
+_CAST = {torch.float32, torch.bfloat16, torch.float16}  # converted into each other
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
 Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
 
 
 def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
-    """By the model's loader, whose errors often say nothing, here with the tensor that it had last."""
+    """Run the model's loader. Its errors often say nothing of the tensor, so name the one that the loader received
+    last."""
     last: list[tuple[str, Any]] = []
 
     def noted() -> Iterator[tuple[str, Any]]:
@@ -48,23 +49,23 @@ def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
 
 
 def parameters_of(model: Any) -> Any:
-    """With those that are tied under each of their names."""
+    """Return the (name, parameter) pairs of a model; a parameter that is tied occurs under each of its names."""
     return model.named_parameters(remove_duplicate=False)
 
 
 def form_of(tensor: Any) -> Any:
-    """None: of none."""
+    """Return the shape, strides and dtype of a tensor, or None for None."""
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _has_the_bits(dtype: Any, other: Any) -> bool:
-    """Is what a loader's copy_() makes of one type in the other the same bits?"""
+    """Return whether a loader's copy_() between these two dtypes keeps the bits."""
     return dtype == other or ({dtype, other} <= _INTEGERS and dtype.itemsize == other.itemsize)
 
 
 @contextmanager
 def kept(model: Any) -> Iterator[None]:
-    """Its modules are afterwards as they are."""
+    """Restore the attributes of all modules of a model at the end of the block."""
     kept = [(module, dict(module.__dict__)) for module in model.modules()]
     inner = [(each, dict(each)) for _, names in kept for each in names.values() if isinstance(each, dict)]
     try:
@@ -76,11 +77,12 @@ def kept(model: Any) -> Iterator[None]:
 
 
 def bytes_of(tensor: Any) -> Any:
+    """Return the elements of a tensor as bytes in row-major order."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def split(name: str) -> tuple[str, str]:
-    """The layer and the parameter in it."""
+    """Split the name of a parameter into the name of its layer and its own name there."""
     layer, _, parameter = name.rpartition(".")
     return layer, parameter
 
@@ -89,15 +91,15 @@ _BLOCK = re.compile(r"(?:(?:base_model|module|model|language_model|transformer)\
 
 
 def _block_of(name: str) -> str:
-    """Such as "layers.3", also where model and checkpoint have it in different modules; "" outside of all blocks, where
-    names tell too little."""
+    """Return the block of layers that a name belongs to, such as "layers.3", without the modules around it, which
+    differ between models and checkpoints. Return "" outside all blocks, where names tell too little."""
     found = _BLOCK.match(name)
     return found[1] if found else ""
 
 
 def _are_alike(name: str, shape: tuple[int, ...], parameter: str, other: tuple[int, ...]) -> bool:
-    """May a tensor be meant for a parameter? Matrices come cut and fused. So do vectors, which count if a whole number
-    of one makes the other, or if both are biases."""
+    """Return whether a tensor may be meant for a parameter. A matrix may be meant for any other, since both may be cut
+    or fused. A vector may be if the length of one is a multiple of the other's, or if both are biases."""
     if len(shape) != 1 or len(other) != 1:
         return min(len(shape), len(other)) > 1
     short, long = sorted((shape[0], other[0]))
@@ -105,13 +107,14 @@ def _are_alike(name: str, shape: tuple[int, ...], parameter: str, other: tuple[i
 
 
 class Destination:
-    """Layouts and memory for the tensors of a checkpoint that one worker's model takes; a framework's own class says
-    how its layers come.
+    """The layouts and the memory of the tensors of a checkpoint that one worker's model takes. A framework's subclass
+    says how its layers receive their weights.
 
-    checkpoint: {name: (dtype, shape)}. whole: what the loader makes other values of, which comes whole and goes
-    through it. passing: names whose memory is for one update. lacking: parameters that get nothing, or not everything.
-    ignored: tensors that the loader does not read although a parameter like them, in the same block of layers, is one
-    of these, each with the name of that one.
+    checkpoint: {name: (dtype, shape)}. takes: whether the model takes any of these tensors. whole: the names of tensors
+    from which the loader computes other values; they arrive whole and go through the loader. passing: the names whose
+    memory exists for one update only. lacking: the parameters that receive nothing, or not everything. ignored: each
+    tensor that the loader does not read, with the name of a lacking parameter in the same block of layers that it may
+    be meant for.
     """
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
@@ -130,12 +133,14 @@ class Destination:
         self._look_at_the_rest(parameters)
         boxes = self.found.boxes(checkpoint)
         made = [(name, each.target) for each in self.found.made for name in each.sources]
-        self._by_loader = dict.fromkeys((*made, *self._converted(boxes)))  # a name, and a parameter that takes of it
+        # Each tensor that the loader itself must take, with a parameter that it becomes part of.
+        self._by_loader = dict.fromkeys((*made, *self._converted(boxes)))
         self.whole = sorted({name for name, _ in self._by_loader})
         self._arrange({name: each for name, each in boxes.items() if name not in self.whole})
 
     def _let_tied_come(self) -> None:
-        """A parameter comes that lies where another does that comes, as a tied output layer."""
+        """Do not count a parameter as missing if it shares its memory with one that is filled, as a tied output layer
+        does."""
         missing = self.found.missing
         lying = {name: x.data_ptr() for name, x in parameters_of(self.model) if x.numel() > 0}
         filled = {place for name, place in lying.items() if name not in missing}
@@ -143,10 +148,11 @@ class Destination:
             del missing[name]
 
     def _look_at_the_rest(self, parameters: Mapping[str, Any]) -> None:
-        """What of the checkpoint goes nowhere, as it may be another worker's, and what parameters lack."""
+        """Find the tensors that go nowhere here, which may be another worker's, and the parameters that lack
+        something."""
         unused, missing = self.found.unused, [name for name in self.found.missing if name in parameters]
         self.lacking, self.ignored = missing, dict[str, str]()
-        empty: dict[str, list[str]] = {}  # by block
+        empty: dict[str, list[str]] = {}  # parameters that lack something, by block
         for name in missing:
             if block := _block_of(name):
                 empty.setdefault(block, []).append(name)
@@ -161,8 +167,8 @@ class Destination:
             _log.log(level, "xfer: %d of the trainers' tensors go nowhere here: %s", len(unused), some(unused))
 
     def _look_at_derived(self) -> list[Any]:
-        """The parts of the model whose loaders derive something from its parameters, which they do again when they are
-        given nothing; the innermost first, the model itself last."""
+        """Return the modules whose loaders derive attributes from the parameters, and do so again when they are called
+        without tensors: the innermost first, the model itself last. Warn of attributes that no such call derives."""
         if not self.found.derived:
             return []
         parts = [(path, module) for path, module in self._modules.items() if hasattr(module, "load_weights")]
@@ -178,20 +184,21 @@ class Destination:
         return deriving
 
     def _converted(self, boxes: dict[str, list[TargetBox]]) -> Iterator[tuple[str, str]]:
-        """Integers that the loader makes numbers of another type of, and the parameters that take them."""
+        """Yield each tensor of integers that the loader converts to another type by value, with the parameters that
+        receive it."""
         for name, each in boxes.items():
             dtype, targets = self.checkpoint[name][0], {box.target for box in each if not box.is_bits}
             if dtype in _INTEGERS and not all(_has_the_bits(dtype, self._dtypes[target]) for target in targets):
                 yield from ((name, target) for target in targets)
 
     def _as_loaded(self) -> AbstractContextManager[None]:
-        """The model as it is before loading; afterwards it is as it was."""
+        """Return a context manager in which the model is as it was before loading."""
         raise NotImplementedError
 
     def _arrange(self, boxes: dict[str, list[TargetBox]]) -> None:
-        """What goes where."""
+        """Set where each tensor goes. boxes: the boxes of each tensor and their places."""
         self.boxes = boxes
-        self._names: dict[str, list[str]] = {}  # of the checkpoint, by parameter that takes something of it
+        self._names: dict[str, list[str]] = {}  # the tensors that each parameter takes something of
         for name, each in boxes.items():
             for target in {box.target for box in each}:
                 self._names.setdefault(target, []).append(name)
@@ -200,26 +207,31 @@ class Destination:
         self.passing = list(self.whole)
 
     def is_rearranged(self) -> bool:
-        """Does something go elsewhere now than planned, as where a parameter has another form?"""
+        """Return whether tensors go elsewhere than when this was planned, for example since a parameter has another
+        form."""
         return any(form_of(self._live(target)) != form for target, form in self._forms.items())
 
     # ---- what goes where
 
     def casts(self) -> dict[str, str]:
-        """What is of another floating-point type here than in the checkpoint: that type, by name."""
+        """Return, by tensor, the name of the dtype in which the model holds it, if it is another floating-point type
+        than the checkpoint's."""
         found = {}
         for name, boxes in self.boxes.items():
             dtype = self.checkpoint[name][0]
             types = {dtype if box.is_bits else self._dtypes[box.target] for box in boxes}
             if types != {dtype} and types | {dtype} <= _CAST:
-                found[name] = dtype_name(types.pop())  # of several: the others are refused where they are bound
+                found[name] = dtype_name(types.pop())  # if there are several types, bind() refuses the rest
         return found
 
     def layouts(self, casts: Mapping[str, str]) -> list[tuple[str, None, Layout]]:
-        """This rank's boxes of each tensor, none if it takes nothing of it; all of one that the loader itself takes.
-        casts: of all workers."""
+        """Return a row for each tensor of the checkpoint: its name, None, and the layout of this rank's boxes. The
+        layout has no box if the model takes nothing of the tensor, and the whole tensor if it goes through the loader.
+
+        casts: those of all workers.
+        """
         self._types = {name: torch_dtype(torch, dtype) for name, dtype in casts.items()}
-        of_boxes = cache(partial(Layout.by_boxes, None))  # most are equal, as those of experts
+        of_boxes = cache(partial(Layout.by_boxes, None))  # most layouts are equal, such as those of experts
         rows: list[tuple[str, None, Layout]] = []
         whole = set(self.whole)
         for name, (dtype, shape) in self.checkpoint.items():
@@ -232,7 +244,7 @@ class Destination:
     # ---- one update
 
     def begin(self) -> None:
-        """Memory for what comes whole, before views are asked for."""
+        """Allocate the tensors that arrive whole, and find the parameters that moved. Call it before view()."""
         device = next(self.model.parameters()).device
         for name in self.whole:
             dtype, shape = self.checkpoint[name]
@@ -242,15 +254,17 @@ class Destination:
         self._moved = [targets[i] for i in self._places.moved(targets, live)]
 
     def _live(self, target: str) -> Any:
+        """Return the parameter of that name as it is now, or None if it is gone."""
         layer, parameter = split(target)
         return getattr(self._modules[layer], parameter, None)
 
     def moved(self) -> list[str]:
-        """Names of the checkpoint whose memory has moved since the last begin() but one."""
+        """Return the names of the tensors whose memory moved between the last two calls of begin(), with those whose
+        memory exists for one update only."""
         return list(dict.fromkeys([*self.passing, *(name for target in self._moved for name in self._names[target])]))
 
     def view(self, name: str) -> View:
-        """Where layout(name) lies now."""
+        """Return where this rank's part of a tensor lies now."""
         if name in self.whole:
             return View.of_boxes([self._whole_buffers[name]])
         boxes = self.boxes.get(name, [])
@@ -265,7 +279,8 @@ class Destination:
         return View.of_boxes([part.view(dtype) for part in parts], dtype=None if parts else dtype)
 
     def finish(self) -> None:
-        """All is there: what the loader makes itself, and what it derives."""
+        """Complete an update once all data has arrived: let the loader take the tensors that arrived whole, and derive
+        what it derives."""
         if self.whole:
             self.model.load_weights(iter(self._whole_buffers.items()))
         self._whole_buffers = {}
@@ -274,16 +289,17 @@ class Destination:
                 module.load_weights(iter(()))
 
     def abandon(self) -> None:
-        """The update failed."""
+        """Free the memory of an update that failed."""
         self._whole_buffers = {}
 
     # ---- how it comes
 
     def _kind(self, layer: str) -> str:
+        """Return how a layer receives its weights."""
         return "in place"
 
     def report(self) -> dict[str, Any]:
-        """Bytes by kind, and what of checkpoint and model is left over."""
+        """Return the number of bytes by kind, and the tensors and parameters that are left over."""
         n_bytes = {"by the loader": 0}
         for name, boxes in self.boxes.items():
             for box in boxes:

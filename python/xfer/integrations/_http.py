@@ -1,4 +1,4 @@
-"""A server's routes."""
+"""A client of the HTTP routes of an inference server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ __all__ = ["Routes"]
 
 
 class Routes:
-    """url: the server's, such as "http://localhost:8000"; "" on ranks that never call it. timeout_s: deadline of each
-    call; the call of an update lasts as long as the update. api_key: the server's API key, if it needs one."""
+    """The routes of one server.
 
-    has_routes = ""  # whose routes these are, for who asks another server
+    url: of the server, such as "http://localhost:8000"; "" on ranks that never call it. timeout_s: deadline of each
+    call; the call of an update lasts as long as the update. api_key: the server's API key, if it needs one.
+    """
+
+    has_routes = ""  # which server has these routes, for the error text if another one is asked
 
     def __init__(self, url: str, timeout_s: float = 600.0, api_key: str | None = None) -> None:
         if url and not url.startswith(("http://", "https://")):
@@ -30,7 +33,7 @@ class Routes:
         return f"the server at {self._url}"
 
     def wait_ready(self, every_s: float = 2.0) -> None:
-        """Wait until the server answers, which it does once it has loaded its model: at most timeout_s."""
+        """Wait, at most timeout_s, until the server answers, which it does once it has loaded its model."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -42,9 +45,11 @@ class Routes:
             time.sleep(every_s)
 
     def _post(self, path: str, body: Any = None, most_s: float | None = None) -> None:
+        """Make a call whose answer carries nothing. most_s: a shorter deadline than timeout_s."""
         self._answer(path, json.dumps(body or {}).encode(), most_s)
 
     def _get(self, path: str) -> Any:
+        """Return the JSON that the server answers."""
         said = self._answer(path, None)
         try:
             return json.loads(said)
@@ -52,6 +57,8 @@ class Routes:
             raise RuntimeError(f"{self._url} answers {path} with something other than JSON: {wrong}") from None
 
     def _answer(self, path: str, data: bytes | None, most_s: float | None = None) -> bytes:
+        """Return the body of the server's answer. Raises RuntimeError with the server's text if it refuses, and
+        TimeoutError or ConnectionError if it does not answer."""
         if not self._url:
             raise ValueError(f"this rank has no server to ask for {path}: give its HttpClient the server's address")
         request = urllib.request.Request(f"{self._url}/{path}", data=data, headers=self._headers)
@@ -63,7 +70,7 @@ class Routes:
             said = error.read(2000).decode(errors="replace").strip()
             hint = f" (this route needs {self.has_routes})" if error.code == 404 and self.has_routes else ""
             raise RuntimeError(f"the server answers {path} with {error.code}: {said}{hint}") from None
-        except (OSError, http.client.HTTPException) as error:  # nobody listens, or what does speaks otherwise
+        except (OSError, http.client.HTTPException) as error:  # nobody listens, or the answer is not HTTP
             reason = getattr(error, "reason", error)
             kind = TimeoutError if isinstance(reason, TimeoutError) else ConnectionError
             raise kind(f"{self._url} does not answer {path}: {reason}") from error

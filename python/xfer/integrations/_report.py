@@ -1,4 +1,4 @@
-"""What trainers learn of the workers' plans: what is left over on either side, and how weights come."""
+"""What trainers learn of the workers' plans: what is left over on either side, and how layers receive their weights."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..comm import Comm
+
+if TYPE_CHECKING:
+    from ._destination import Destination
 
 __all__ = ["how_weights_come", "left_over"]
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, Any]:
-    """A dict: "unused" has those of the names that no worker's loader reads, "missing" by rank the parameters of
-    workers that do not come, or not all of them. Raises ValueError on all ranks if no worker reads a tensor, and one
-    like it gets nothing: the loaders of many models pass over names that they do not know, and what they leave old
-    shows in no error. names: the same on all ranks. destination: a worker's; None on trainers. Collective."""
+def left_over(comm: Comm, names: Iterable[str], destination: Destination | None) -> dict[str, Any]:
+    """Return what an update leaves over: {"unused": names that no worker's loader reads, "missing": by rank, the
+    parameters of a worker that receive nothing or not everything}. Collective.
+
+    Loaders of many models skip names that they do not know, without an error, and the parameter that the tensor was
+    meant for stays old. So this raises ValueError on all ranks if no worker reads a tensor and a parameter that is like
+    it receives nothing.
+
+    names: of all tensors, the same on all ranks. destination: this worker's; None on a trainer.
+    """
     names = list(names)
 
     def tell() -> Any:
         if destination is None:
             return None
         unused = set(destination.found.unused)
-        read = "".join("0" if name in unused else "1" for name in names)  # short, since most workers read most
+        read = "".join("0" if name in unused else "1" for name in names)  # bits, since most workers read most names
         return [f"{int(read or '0', 2):x}", destination.lacking, destination.ignored]
 
     said = {rank: told for rank, told in enumerate(comm.share(tell, "what is left over")) if told is not None}
@@ -44,8 +52,11 @@ def left_over(comm: Comm, names: Iterable[str], destination: Any) -> dict[str, A
 
 
 def how_weights_come(comm: Comm, report: dict[str, Any] | None) -> dict[int, Any]:
-    """By rank, in short what each worker reports: its bytes by kind, and under each way that its layers receive their
-    weights the names of these, with * for numbers. report: a worker's; None on trainers. Collective."""
+    """Return, by rank, a short form of what each worker reports: "bytes" by kind, and "layers", which lists under each
+    way of receiving weights the names of the layers, with * for numbers. Collective.
+
+    report: a worker's; None on a trainer.
+    """
 
     def tell() -> Any:
         if report is None:

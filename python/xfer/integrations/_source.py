@@ -1,5 +1,5 @@
-"""A trainer's weights by the names of the checkpoint: a module or a state dict, whose shards are taken as they lie.
-Each trainer may hold some of the names only, as stages of a pipeline do."""
+"""A trainer's weights by the names of the checkpoint: a module or a state dict, whose shards are sent from where they
+lie. Each trainer may hold only some of the names, as a stage of a pipeline does."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ __all__ = ["SelfSaying", "Source", "current_device"]
 
 
 class Source:
-    """A module or a state dict: DTensors, and what FSDP1 or ZeRO-3 cut, as they lie; all else is whole on each trainer
-    that has it."""
+    """The weights of a module or a state dict. DTensors, and what FSDP1 or ZeRO-3 cut, are sent as they lie; any other
+    tensor is whole on each trainer that has it."""
 
     def __init__(self, source: Any, n_trainers: int, passing: bool = False) -> None:
-        """passing: the memory of its tensors is theirs for one update, and no process keeps it after that."""
+        """passing: whether the memory of the tensors exists for one update only, so that no process may keep it
+        mapped."""
         self._source, self._everywhere = source, range(n_trainers)
         self._parts: dict[str, Any] = {}
-        self._specs: dict[str, Any] = {}  # of what was planned
+        self._specs: dict[str, Any] = {}  # as they were planned
         self.passing = passing
 
     @property
     def device(self) -> Any:
-        """Where the weights lie."""
+        """The device that the weights lie on."""
         first = next(iter(tensors_of(self._source).values()), None)
         if first is None:
             return current_device()
         return (first.memory if isinstance(first, FlatPart) else first).device
 
     def table(self, rank: int) -> tuple[Table, Meshes]:
-        """Of what this rank, which is `rank` of the trainers, has; and the meshes: a DTensor's has torch's ranks."""
+        """Return the table of this rank's tensors and the meshes of its DTensors. Raises ValueError if torch numbers
+        this rank otherwise than the trainers do, since a DeviceMesh has torch's ranks."""
         state = tensors_of(self._source)
         for mesh in {x.device_mesh for x in state.values() if isinstance(x, DTensor)}:
             torch_rank = mesh.get_rank()
@@ -54,13 +56,13 @@ class Source:
         return table_of(state)
 
     def layouts(self, merged: MergedTables) -> dict[str, Layout]:
-        """Who holds what of each that this rank has. merged: the tables of all trainers."""
+        """Return the layouts of the tensors that this rank has. merged: the tables of all trainers."""
         state = tensors_of(self._source)
         self._specs = {name: spec_of(x) for name, x in state.items()}
         return layouts_in(merged, state)
 
     def parts(self) -> dict[str, Any]:
-        """What this rank has now of each; None: nothing."""
+        """Return what this rank has now of each tensor; None if it has nothing."""
         state = self._source if isinstance(self._source, dict) else tensors_of(self._source)
         if not _is_plain(state):
             state = tensors_of(state)
@@ -71,7 +73,8 @@ class Source:
         return state
 
     def begin(self, planned: set[str]) -> None:
-        """An update of these names. A new one is refused here; what is gone, where it is looked at."""
+        """Begin an update of the planned names. Raises ValueError for a new name; views_of() notices a name that is
+        gone."""
         self._parts = self.parts()
         if len(self._parts) != len(planned):
             new = sorted(self._parts.keys() - planned)
@@ -79,12 +82,12 @@ class Source:
                 raise ValueError(f"{new[0]!r} was not in the source when the engines planned: send again")
 
     def end(self) -> None:
-        """Nothing of the update is kept but what is bound."""
+        """End an update, and keep only what is bound."""
         self._parts = {}
 
     def views_of(self, names: list[str]) -> Callable[[bool], Iterator[tuple[str, Any, Any]]]:
-        """A function that gives name, memory and None of those that lie elsewhere than when it was called before, or,
-        with True, of all."""
+        """Return a function that yields (name, memory, None): given False, of the tensors that moved since its last
+        call; given True, of all."""
         places = Places()
         held: list[str] = []
 
@@ -112,21 +115,22 @@ class Source:
 
 
 class SelfSaying(Source):
-    """One that says itself who holds what, whatever meshes there are."""
+    """A source that itself says which ranks hold what, without meshes of torch."""
 
     @property
     def device(self) -> Any:
+        """The current device."""
         return current_device()
 
 
 def current_device() -> Any:
+    """Return the current GPU, or the CPU if there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
-
-# ---- modules and state dicts
 
 _is_there = partial(is_not, None)
 
 
 def _is_plain(state: Mapping[str, Any]) -> bool:
+    """Return whether all of these are plain tensors or parameters."""
     return set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}

@@ -1,5 +1,5 @@
-"""Threads for what waits in C or for a server, for minutes where something went wrong. Python ends without them, where
-it would wait for those of ThreadPoolExecutor."""
+"""Threads for calls that wait in C or for a server, for minutes if something went wrong. Python's exit does not wait
+for them, as it would for those of ThreadPoolExecutor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ __all__ = ["DaemonThread"]
 
 
 class DaemonThread(Executor):
-    """One thread, which does what was submitted in that order, and ends after it once nobody has this object."""
+    """One thread, which runs what is submitted in that order. It ends once nobody refers to this object and all is
+    done."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Any] = SimpleQueue()
@@ -23,6 +24,7 @@ class DaemonThread(Executor):
         weakref.finalize(self, self._queue.put, None)
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """Queue a call, and return its future."""
         done: Future[Any] = Future()
         self._queue.put((done, partial(function, *arguments, **named)))
         return done
@@ -31,7 +33,7 @@ class DaemonThread(Executor):
 def _work(queue: SimpleQueue[Any]) -> None:
     while (each := queue.get()) is not None:
         _do(*each)
-        del each  # while the next one is waited for
+        del each  # so that nothing of it stays alive while the thread waits for the next one
 
 
 def _do(done: Future[Any], function: Callable[[], Any]) -> None:
@@ -42,4 +44,4 @@ def _do(done: Future[Any], function: Callable[[], Any]) -> None:
     except BaseException as error:
         done.set_exception(error)
     finally:
-        del done, function  # else the exception keeps itself alive, by this frame
+        del done, function  # otherwise this frame and the exception's traceback keep each other alive

@@ -1,7 +1,8 @@
-"""Which expert each slot of a vLLM worker holds while expert-parallel load balancing (EPLB) moves experts about.
+"""Which expert each slot of a vLLM worker holds while expert-parallel load balancing (EPLB) moves experts between
+slots.
 
-A loader always loads as EPLB began: slot p of all ranks' slots holds expert p, or p modulo their number. What is
-recorded of it is put right by the maps that EPLB keeps for the router.
+A loader always loads as if EPLB had moved nothing: slot p among the slots of all ranks holds expert p, or p modulo the
+number of experts. The recorded places are corrected by the maps that EPLB keeps for the router.
 Source: vLLM 0.33.0, distributed/eplb/eplb_state.py, model_executor/layers/fused_moe/{routed_experts,layer}.py.
 """
 
@@ -22,6 +23,7 @@ _EXPERT = re.compile(r"(?<=\.experts\.)\d+(?=\.)")
 
 
 def _state_of(layer: Any, runner: Any) -> Any:
+    """Return EPLB's state of a layer, or None if EPLB does not move its experts."""
     for holder in (getattr(runner, "router", None), layer):
         state = getattr(holder, "eplb_state", None)
         if getattr(state, "logical_to_physical_map", None) is not None:
@@ -30,13 +32,14 @@ def _state_of(layer: Any, runner: Any) -> Any:
 
 
 def layers_of(modules: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The layers that have experts, and what runs each. modules: by path, as named_modules() has them."""
+    """Return, by path, the layers that have experts, each with the module that runs it. modules: by path, as from
+    named_modules()."""
     have = {path: layer for path, layer in modules.items() if hasattr(layer, "_expert_map")}
     return {path: (layer, modules.get(path.rpartition(".")[0])) for path, layer in have.items()}
 
 
 def slots_of(layers: Mapping[str, tuple[Any, Any]]) -> Slots:
-    """Of all of layers_of() that EPLB arranges, now."""
+    """Return the expert that each slot holds now, for those layers of layers_of() whose experts EPLB moves."""
     found: Slots = {}
     for path, (layer, runner) in layers.items():
         state = _state_of(layer, runner)
@@ -48,13 +51,13 @@ def slots_of(layers: Mapping[str, tuple[Any, Any]]) -> Slots:
         for expert, (slots, n) in enumerate(rows):
             for slot in slots[:n]:
                 experts[slot if local is None else local[slot]] = expert
-        experts.pop(-1, None)  # of other workers
+        experts.pop(-1, None)  # the slots of other workers
         found[path] = tuple(experts.get(slot) for slot in range(max(experts, default=-1) + 1))
     return found
 
 
 def moved(layers: Mapping[str, tuple[Any, Any]], slots: Slots) -> set[str]:
-    """Those of the layers in which a slot holds another expert than the loader has in it."""
+    """Return the layers in which a slot holds another expert than the loader puts there."""
     found = set()
     for path, experts in slots.items():
         layer, runner = layers[path]
@@ -66,8 +69,10 @@ def moved(layers: Mapping[str, tuple[Any, Any]], slots: Slots) -> set[str]:
 
 
 def followed(boxes: Boxes, slots: Slots, strides: Mapping[str, int]) -> Boxes:
-    """The boxes that a loader recorded, for the experts that the slots hold now. strides: of the first dim of each
-    parameter as it is loaded, in elements."""
+    """Return the boxes that a loader recorded, changed to the experts that the slots hold now.
+
+    strides: of the first dim of each parameter as it is loaded, in elements.
+    """
     made: Boxes = {}
     for name, each in boxes.items():
         for box in each:
@@ -79,15 +84,17 @@ def followed(boxes: Boxes, slots: Slots, strides: Mapping[str, int]) -> Boxes:
 
 
 def _moved(name: str, box: TargetBox, experts: tuple[int | None, ...], stride: int) -> list[tuple[str, TargetBox]]:
+    """Return the boxes, each with its tensor's name, that replace a recorded box. experts: in each slot. stride: from
+    one slot of the parameter to the next."""
     slot = box.target_offset // stride
-    if slot >= len(experts):  # of a shared expert
+    if slot >= len(experts):  # a shared expert
         return [(name, box)]
     if _EXPERT.search(name):
         return [] if experts[slot] is None else [(_EXPERT.sub(str(experts[slot]), name), box)]
     if not box.strides or box.strides[0] != stride:
         raise ValueError(f"{name!r}: with EPLB, a tensor must hold one expert, or have the experts along its first dim")
     parts = []
-    for i in range(box.hi[0] - box.lo[0]):  # all experts in one tensor
+    for i in range(box.hi[0] - box.lo[0]):  # one tensor has all experts
         if (expert := experts[slot + i]) is not None:
             lo, hi = (expert, *box.lo[1:]), (expert + 1, *box.hi[1:])
             parts.append((name, replace(box, lo=lo, hi=hi, target_offset=box.target_offset + i * stride)))

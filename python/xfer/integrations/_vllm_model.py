@@ -1,11 +1,14 @@
-"""A vLLM worker's model as a destination: where each tensor of the checkpoint goes in it, and what may be written in
+"""A vLLM worker's model as a destination: where each tensor of the checkpoint goes, and which layers may be written in
 place.
 
-Where: the model's own load_weights(), run on the tensors as they were before any kernel changed them, and recorded.
-In place: a layer is filled with noise and its kernel's process_weights_after_loading() is run once. If the bytes stay,
-weights go straight into the live parameters; if it swaps the halves of a parameter, they go there swapped; else, also
-where it keeps something else that it made of them, the layer is staged: received as loaded, processed, and copied into
-the live parameters by vLLM's layerwise reload.
+Where a tensor goes is recorded from the model's own load_weights(), which runs on the tensors as they were before any
+kernel changed them.
+
+To decide whether a layer may be written in place, it is filled with noise and its kernel's
+process_weights_after_loading() runs once. If that keeps the bytes, weights go straight into the live parameters. If it
+swaps the halves of a parameter, they go there swapped. Otherwise, or if it derives and keeps something else from the
+parameters, the layer is staged: its weights are received in the form in which they are loaded, processed, and copied
+into the live parameters by vLLM's layerwise reload.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ __all__ = ["VllmDestination", "Way", "check_awake"]
 
 @dataclass(frozen=True)
 class Way:
-    """How a layer's weights come: "in place", "swapped" or "staged", and why. swapped: the parameters whose halves
-    trade places."""
+    """How a layer receives its weights: "in place", "swapped" or "staged", and why. swapped: the parameters whose
+    halves trade places."""
 
     kind: str
     why: str
@@ -43,32 +46,34 @@ class Way:
 
 
 def _tensors(layer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the parameters and the buffers of a layer, by name."""
     parameters, buffers = layerwise.get_layer_params_buffers(layer)
     return dict(parameters), dict(buffers)
 
 
 def _copied(tensor: Any) -> Any:
+    """Return a copy of a tensor with the same class and attributes."""
     made = tensor.detach().clone()
     made.__class__, made.__dict__ = tensor.__class__, tensor.__dict__.copy()
     return made
 
 
 class _Layer:
-    """One layer, whose tensors are taken away and come back."""
+    """One layer, whose live tensors are taken away for a while and put back."""
 
     def __init__(self, layer: Any) -> None:
         self.layer, self.info = layer, layerwise.get_layerwise_info(layer)
 
     def begin(self) -> None:
-        """Its tensors as before loading, on the meta device."""
+        """Replace the tensors of the layer by those it had before loading, on the meta device."""
         self.info.kernel_tensors = _tensors(self.layer)
         self.info.kernel_non_persistent_buffers = set(self.layer._non_persistent_buffers_set)
         meta.restore_layer_on_meta(self.layer, self.info)
 
     def materialize(self) -> None:
-        """Memory for them, but for the live ones that vLLM leaves in the layer, as each `bias`. What is not loaded
-        keeps its value; padding of parameters that are processed is zero, and scales of attention are what they
-        are where they are not loaded."""
+        """Allocate memory for these tensors, except for live ones that vLLM leaves in the layer, such as each `bias`. A
+        tensor that is not loaded keeps its value. The padding of parameters that are processed is zero. Scales of
+        attention have their defaults if they are not loaded."""
         method = getattr(self.layer, "quant_method", None)
         with self.info.restore_device, torch.no_grad():
             meta.materialize_layer(self.layer, self.info)
@@ -86,25 +91,26 @@ class _Layer:
                 method.create_weights(self.layer)
 
     def part(self) -> None:
-        """Copies in the place of the live tensors that vLLM leaves."""
+        """Replace the live tensors that vLLM left in the layer by copies."""
         for tensors, live in zip(_tensors(self.layer), self.info.kernel_tensors, strict=True):
             for name, x in tensors.items():
                 if x is live.get(name):
                     setattr(self.layer, name, _copied(x))
 
     def process(self) -> None:
-        """The kernel's work on what is loaded, and the result into the live tensors."""
+        """Let the kernel process what was loaded, and copy the result into the live tensors."""
         with torch.no_grad():
             layerwise._layerwise_process(self.layer, self.info)
 
     def give_back(self) -> None:
-        """The live tensors as they were."""
+        """Put the live tensors back as they were."""
         layerwise._place_kernel_tensors(self.layer, self.info)
         self.info.reset()
 
 
 @contextlib.contextmanager
 def _as_loaded(layers: list[_Layer]) -> Iterator[None]:
+    """Give the layers the tensors that they had before loading, until the end of the block."""
     begun = []
     try:
         for layer in layers:
@@ -117,14 +123,14 @@ def _as_loaded(layers: list[_Layer]) -> Iterator[None]:
 
 
 def _noise(tensors: Iterable[Any]) -> None:
-    """By generators of its own: a server's own numbers stay what they would have been."""
+    """Fill tensors with noise, from generators of its own, so that the server's random numbers stay the same."""
     generators: dict[torch.device, torch.Generator] = {}
     for x in tensors:
         generator = generators.setdefault(x.device, torch.Generator(x.device))
         if x.dtype.is_floating_point and x.element_size() > 1:
             x.normal_(generator=generator)
         else:
-            x.view(torch.uint8).random_(0, 120, generator=generator)  # no NaN of fp8
+            x.view(torch.uint8).random_(0, 120, generator=generator)  # below 120 no byte is a NaN of fp8
 
 
 _MOST_LOOKED_AT = 20000
@@ -132,12 +138,14 @@ _EMPTY_CELL = CellType()
 
 
 def _slots_of(x: Any) -> list[Any]:
+    """Return the values of an object's __slots__."""
     names = [name for each in type(x).__mro__ for name in getattr(each, "__slots__", ())]
     return [getattr(x, name) for name in names if isinstance(name, str) and hasattr(x, name)]
 
 
 def _parts_of(x: Any) -> Iterable[Any]:
-    """What an attribute is made of; vLLM's configurations, which know of all layers, and types apart."""
+    """Return the objects that an object consists of. Types, and vLLM's configurations, which know all layers, count as
+    having no parts."""
     if isinstance(x, Mapping):
         return x.values()
     if isinstance(x, list | tuple | set | frozenset):
@@ -155,10 +163,14 @@ def _parts_of(x: Any) -> Iterable[Any]:
 
 
 class _Reach:
-    """The tensors that attributes are made of, which are kept, and whether those are all."""
+    """All tensors that can be reached from some objects.
+
+    storages: a tensor of each storage, by the storage's address. They are kept alive. is_all: False if there were too
+    many objects to look at all of them.
+    """
 
     def __init__(self, *roots: Any) -> None:
-        self.storages: dict[int, Any] = {}  # a tensor of each, by address
+        self.storages: dict[int, Any] = {}  # a tensor of each, by the storage's address
         self._seen: dict[int, Any] = {}
         left = list(roots)
         while left and len(self._seen) < _MOST_LOOKED_AT:
@@ -177,7 +189,8 @@ class _Reach:
 
 @contextlib.contextmanager
 def _as_it_was(*owners: Any) -> Iterator[list[dict[str, Any]]]:
-    """The attributes of objects, and what containers among them hold, but for parameters and buffers."""
+    """Restore the attributes of objects at the end of the block, and the contents of containers among these attributes.
+    Parameters and buffers are left as they are then. Yields the attributes."""
     kept = [dict(each.__dict__) for each in owners]
     held = [(x, x.copy()) for each in kept for x in each.values() if type(x) in (dict, list, set)]
     try:
@@ -195,7 +208,7 @@ def _as_it_was(*owners: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
-    """What processing did to a layer's parameters."""
+    """Return the way that follows from what processing did to the parameters of a layer."""
     swapped = set()
     for name, old in before.items():
         new = after.get(name)
@@ -214,7 +227,7 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
 
 
 def _probe(layer: Any, loaded: set[str]) -> Way:
-    """What the kernel of a layer makes of noise. The layer is afterwards as it was."""
+    """Return the way of a layer, found by letting its kernel process noise. The layer is afterwards as it was."""
     method = getattr(layer, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase):
         return Way("in place", "nothing processes it")
@@ -232,7 +245,7 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
 
 
 def _way(layer: Any, method: Any, loaded: set[str], kept: Any) -> Way:
-    """_probe() of a layer that is as before loading, but has memory."""
+    """Do the work of _probe() on a layer that has its tensors from before loading, with memory."""
     parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
     _noise(x.data for x in parameters.values())
     before = {name: x.detach().clone() for name, x in parameters.items()}
@@ -252,8 +265,8 @@ def _way(layer: Any, method: Any, loaded: set[str], kept: Any) -> Way:
 
 
 def check_awake() -> None:
-    """vLLM's sleep mode takes the memory of weights and leaves their addresses: whoever touches these ends the process,
-    or spoils its GPU. Source: vLLM 0.33.0, device_allocator/cumem.py."""
+    """Raise RuntimeError if the weights are asleep. vLLM's sleep mode frees their memory and keeps their addresses:
+    whoever touches these ends the process or spoils its GPU. Source: vLLM 0.33.0, device_allocator/cumem.py."""
     pool = sys.modules.get("vllm.device_allocator.cumem")
     allocator = getattr(getattr(pool, "CuMemAllocator", None), "instance", None)
     for data in getattr(allocator, "pointer_to_data", {}).values():
@@ -262,13 +275,14 @@ def check_awake() -> None:
 
 
 def _swapped(box: TargetBox, shape: tuple[int, ...], strides: tuple[int, ...]) -> list[TargetBox]:
-    """A box of a parameter whose halves along its last dim but one trade places."""
+    """Return the boxes that replace a box of a parameter whose halves, along the last dim but one, trade places."""
     dim = max(0, len(shape) - 2)
     half = shape[dim] // 2 * strides[dim]
     return [box] if half == 0 else [_moved(box, strides, dim, half, shape)]
 
 
 def _moved(box: TargetBox, strides: tuple[int, ...], dim: int, half: int, shape: tuple[int, ...]) -> TargetBox:
+    """Return a box moved to the other half."""
     at = box.target_offset % (shape[dim] * strides[dim])
     reach = max((hi - lo - 1) * s for lo, hi, s in zip(box.lo, box.hi, box.strides, strict=True) if s < 2 * half)
     if at < half <= at + reach:
@@ -279,7 +293,11 @@ def _moved(box: TargetBox, strides: tuple[int, ...], dim: int, half: int, shape:
 
 
 class VllmDestination(Destination):
-    """checkpoint: {name: (dtype, shape)}. staged: patterns of layers to stage whatever their kernels do."""
+    """The destination of a vLLM worker's model.
+
+    checkpoint: {name: (dtype, shape)}. dtype: the model's. staged: patterns of names of layers to stage whatever their
+    kernels do. ways: the way of each layer.
+    """
 
     def __init__(self, model: Any, checkpoint: Checkpoint, dtype: Any, staged: tuple[str, ...] = ()) -> None:
         self._dtype, self._patterns = dtype, staged
@@ -305,6 +323,8 @@ class VllmDestination(Destination):
         self.passing += dict.fromkeys(name for target in staged for name in self._names[target])
 
     def _check_by_loader(self, moved: set[str]) -> None:
+        """Raise ValueError if a tensor must go through the loader and EPLB has moved experts of its layer, since the
+        loader would put them where they were before."""
         for name, target in self._by_loader:
             if split(target)[0] in moved:
                 raise ValueError(
@@ -313,16 +333,17 @@ class VllmDestination(Destination):
                 )
 
     def follow(self) -> VllmDestination:
-        """This one, of the experts that its slots hold now, and the forms that parameters have."""
+        """Adapt to the experts that the slots hold now and to the forms that parameters have now. Return self."""
         self._arrange(self._loaded)
         return self
 
     def is_rearranged(self) -> bool:
-        """Has EPLB moved experts since, or have parameters another form?"""
+        """Return whether EPLB has moved experts since this was planned, or a parameter has another form."""
         return slots_of(self._experts) != self._slots or super().is_rearranged()
 
     def _classify(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
-        """By layer that takes something, also through the loader, which writes as before processing."""
+        """Return the way of each layer that receives something. That includes layers filled by the loader, which writes
+        parameters as they are before processing."""
         taken: dict[str, set[str]] = {}
         for target in (*(box.target for each in boxes.values() for box in each), *self._loaders_targets()):
             layer, parameter = split(target)
@@ -339,10 +360,12 @@ class VllmDestination(Destination):
         return found
 
     def _loaders_targets(self) -> Iterator[str]:
+        """Yield the parameters that the loader itself fills."""
         return (target for _, target in self._by_loader)
 
     def _lying_otherwise(self, boxes: dict[str, list[TargetBox]]) -> dict[str, Way]:
-        """Layers with a parameter that does not lie now as the loader has it: its places are not those recorded."""
+        """Return the ways of layers that must be staged because a live parameter has other strides than the recorded
+        one, so that the recorded places are not valid in it."""
         found = {}
         for target in {box.target for each in boxes.values() for box in each}:
             layer, _ = split(target)
@@ -351,7 +374,7 @@ class VllmDestination(Destination):
         return found
 
     def _as_kernels_have(self, boxes: dict[str, list[TargetBox]]) -> dict[str, list[TargetBox]]:
-        """With halves of parameters swapped where processing swaps them."""
+        """Return the boxes with halves swapped where processing swaps them."""
         live = dict(parameters_of(self.model))
 
         def placed(box: TargetBox) -> list[TargetBox]:
@@ -365,7 +388,7 @@ class VllmDestination(Destination):
     # ---- one update
 
     def begin(self) -> None:
-        """Memory for what is staged, before views are asked for."""
+        """Allocate the memory of staged layers and of tensors that arrive whole. Call it before view()."""
         for layer in [_Layer(self._modules[name]) for name, way in self.ways.items() if way.kind == "staged"]:
             layer.begin()
             self._staging.append(layer)
@@ -373,7 +396,8 @@ class VllmDestination(Destination):
         super().begin()
 
     def finish(self) -> None:
-        """All is there: what the loader makes itself, what kernels make of staged layers, what attention derives."""
+        """Complete an update once all data has arrived: let the loader take its tensors, let kernels process the staged
+        layers, and let attention derive what it derives."""
         super().finish()
         while self._staging:
             self._staging[0].process()
@@ -382,7 +406,7 @@ class VllmDestination(Destination):
             layer.process_weights_after_loading(self._dtype)
 
     def abandon(self) -> None:
-        """The update failed: staged layers keep what they had."""
+        """Undo an update that failed: staged layers keep their old weights."""
         while self._staging:
             self._staging.pop().give_back()
         super().abandon()
@@ -393,5 +417,5 @@ class VllmDestination(Destination):
         return self.ways[layer].kind
 
     def report(self) -> dict[str, Any]:
-        """Bytes by kind, and of each layer how its weights come and why."""
+        """Return the number of bytes by kind, and for each layer how it receives its weights and why."""
         return super().report() | {"layers": {name: f"{way.kind}: {way.why}" for name, way in self.ways.items()}}

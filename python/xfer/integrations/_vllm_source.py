@@ -1,4 +1,4 @@
-"""A trainer's weights as vLLM has them: a WeightSource, of which 0.33 changed the interface.
+"""A trainer's weights as vLLM's WeightSource has them, whose interface changed in version 0.33.
 
 Source: vLLM 0.29.0 to 0.33.0, distributed/weight_transfer/base.py.
 """
@@ -21,22 +21,28 @@ __all__ = ["source_of"]
 
 
 class _WeightSource(SelfSaying):
-    """vLLM's since 0.33: parts by owners, mesh and placements, or whole tensors, which are gathered for each update."""
+    """The WeightSource of vLLM 0.33 and later. It has parts, which it describes by owners, mesh and placements, or
+    whole tensors, which are gathered for each update."""
 
     def __init__(self, source: Any, n_trainers: int) -> None:
         super().__init__(source, n_trainers, passing=not self._is_local(source))
 
     @staticmethod
     def _is_local(source: Any) -> bool:
-        return bool(getattr(source, "implements_iter_local", lambda: False)())  # before 0.33 there was none
+        """Return whether the source hands out parts rather than whole tensors."""
+        implements = getattr(source, "implements_iter_local", None)  # vLLM has it from 0.33 on
+        return implements is not None and bool(implements())
 
     def _metadata(self) -> Any:
+        """Return the description of each tensor."""
         return self._source.metadata
 
     def table(self, rank: int) -> tuple[Table, Meshes]:
+        """Return the table of all tensors of the source, which has no meshes of torch."""
         return [[m.name, dtype_name(m.dtype), list(m.shape)] for m in self._metadata()], []
 
     def layouts(self, merged: MergedTables) -> dict[str, Layout]:
+        """Return the layout of each tensor."""
         return {m.name: self._layout(m) for m in self._metadata()}
 
     def _layout(self, m: Any) -> Layout:
@@ -49,17 +55,20 @@ class _WeightSource(SelfSaying):
         return Layout(Mesh(sizes, m.owners), m.shape, m.dtype, placements)
 
     def parts(self) -> dict[str, Any]:
+        """Return the tensors of one update, which the source hands out."""
         theirs = self._source
         return taken(theirs.iter_local() if self._is_local(theirs) else theirs.iter_full())
 
 
 class _OldWeightSource(_WeightSource):
-    """vLLM's before 0.33: whole tensors of the names that a rank holds, None for the others."""
+    """The WeightSource of vLLM before 0.33. It has whole tensors for the names that a rank holds, and None for
+    others."""
 
     def _metadata(self) -> Any:
         return self._source.metadata()
 
     def layouts(self, merged: MergedTables) -> dict[str, Layout]:
+        """Return the layout of each tensor; this rank holds a tensor whole, or nothing of it."""
         held = getattr(self._source, "held_names", lambda: None)()
         if held is None:
             return {m.name: whole(m.shape, m.dtype, self._everywhere) for m in self._metadata()}
@@ -68,11 +77,12 @@ class _OldWeightSource(_WeightSource):
         return {m.name: Layout.by_boxes(None, m.shape, m.dtype, boxes[m.name]) for m in self._metadata()}
 
     def parts(self) -> dict[str, Any]:
+        """Return the tensors of one update, which the source hands out."""
         return taken(iter(self._source))
 
 
 def source_of(source: Any, n_trainers: int) -> Source:
-    """By what it is."""
+    """Return the Source of what the caller passed: a Source, a WeightSource, a module or a state dict."""
     if isinstance(source, Source):
         return source
     if not isinstance(source, base.WeightSource):

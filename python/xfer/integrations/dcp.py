@@ -1,4 +1,4 @@
-"""Checkpoints of torch's DCP and of Hugging Face into sharded models, with each byte read from the file system once.
+"""Load checkpoints of torch's DCP and of Hugging Face into sharded models, reading each byte from the file system once.
 
     dcp.load(model.state_dict(), storage_reader=HuggingFaceStorageReader(folder))
 
@@ -33,7 +33,7 @@ __all__ = ["FileSystemReader", "HuggingFaceStorageReader"]
 
 
 class _SharedReader:
-    """A mixin, before a StorageReader of torch among the bases, that divides the reading among the ranks."""
+    """A mixin that divides the reading among the ranks. It comes before a StorageReader of torch among the bases."""
 
     path: Any
     fs: Any
@@ -46,12 +46,13 @@ class _SharedReader:
         self._group, self._window_bytes = group, window_bytes
 
     def set_up_storage_reader(self, metadata: Any, *args: Any, **kwargs: Any) -> None:
+        """Begin a load."""
         super().set_up_storage_reader(metadata, *args, **kwargs)  # type: ignore[misc]
         self._metadata = metadata
-        self._known: dict[Any, Any] = {}  # of the tensors and files of this load
+        self._known: dict[Any, Any] = {}  # of this load: the parts of tensors, the headers of files
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
-        """Who reads what, decided by the coordinator."""
+        """Divide what all ranks need among them. torch calls this on the coordinator only."""
         ranges: dict[Any, set[tuple[int, int]]] = {}
         for item in (item for plan in plans for item in plan.items):
             shape, _ = self._stored(item.storage_index)
@@ -68,8 +69,8 @@ class _SharedReader:
         return [dataclasses.replace(plan, storage_data=shares) for plan in plans]
 
     def read_data(self, plan: Any, planner: Any) -> Any:
-        """Collective over the ranks that load. If prepare_global_plan() has not divided the plan, this rank reads it
-        alone, as torch's own reader does."""
+        """Read this rank's share, and receive what this rank needs. Collective over the ranks that load. If
+        prepare_global_plan() has not divided the plan, this rank reads it alone, as torch's own reader does."""
         shares = plan.storage_data
         if not isinstance(shares, Shares):
             return super().read_data(plan, planner)  # type: ignore[misc]
@@ -83,15 +84,15 @@ class _SharedReader:
 
     @contextmanager
     def _comm(self, n_ranks: int) -> Iterator[Comm]:
-        """Of the ranks that load."""
-        if n_ranks == 1:  # also where each rank loads for itself
+        """Yield a comm of the ranks that load."""
+        if n_ranks == 1:  # also if each rank loads by itself
             with Comm.local(1)[0] as comm:
                 yield comm
             return
         group, token = self._group or distributed.group.WORLD, object()
         size = getattr(group, "size", n_ranks)
         size = size() if callable(size) else size
-        if size != n_ranks:  # those who do not load would not come to make a comm
+        if size != n_ranks:  # ranks that do not load would not come to make the comm
             raise ValueError(
                 f"{n_ranks} ranks load, and the reader's group has {size}: pass the group of those that load as group="
             )
@@ -103,7 +104,7 @@ class _SharedReader:
             left_comm(group, token, closes=True)
 
     def _stored(self, index: Any) -> tuple[tuple[int, ...], Any]:
-        """Shape and dtype of a stored part of a tensor, or of an object's bytes."""
+        """Return the shape and dtype of a stored part of a tensor, or of an object's bytes."""
         about = self._metadata.state_dict_metadata[index.fqn]
         if isinstance(about, BytesStorageMetadata):
             return (self.storage_data[index].length,), torch.uint8
@@ -122,15 +123,17 @@ class _SharedReader:
         return parts[tuple(index.offset)], about.properties.dtype
 
     def _place(self, index: Any) -> tuple[str, int]:
-        """The file that has it, and where in it, in whose order ranks read."""
+        """Return the file that has a stored part, and the position of the part in it. Ranks read in the order of
+        these."""
         raise NotImplementedError
 
     def _read_into(self, memory: memoryview, index: Any, first_byte: int) -> None:
-        """Some of its bytes, from one on, in row-major order."""
+        """Fill memory with bytes of a stored part, in row-major order, from a given byte on."""
         path, at = self._place(index)
         self._read_at(path, at + first_byte, memory, index)
 
     def _read_at(self, path: Any, at: int, memory: memoryview, index: Any) -> None:
+        """Fill memory with bytes of a file, from a given position on."""
         with self.fs.create_stream(path, "rb") as stream:
             stream.seek(at)
             while len(memory) > 0:
@@ -150,7 +153,7 @@ class HuggingFaceStorageReader(_SharedReader, checkpoint.HuggingFaceStorageReade
     """
 
     def _header(self, path: str) -> tuple[dict[str, Any], int]:
-        """Of a file, and where its data begins."""
+        """Return the header of a safetensors file, and where its data begins."""
         if path not in self._known:
             with self.fs.create_stream(path, "rb") as stream:
                 n = int.from_bytes(stream.read(8), "little")
@@ -192,18 +195,18 @@ class FileSystemReader(_SharedReader, checkpoint.FileSystemReader):
             memory[:] = bytes_of(flat)[first_byte : first_byte + len(memory)]
 
     def _data(self, path: Any, index: Any) -> int | None:
-        """Where the elements begin in what torch.save() wrote; None: this torch does not tell, or
+        """Return where the elements begin in what torch.save() wrote. Return None if this torch does not tell it, or if
         they are not in row-major order."""
         if isinstance(self._metadata.state_dict_metadata[index.fqn], BytesStorageMetadata):
             return 0
-        tensor = self._loaded(path, index, "meta")  # reads no element
+        tensor = self._loaded(path, index, "meta")
         offset = tensor.untyped_storage()._checkpoint_offset
         if offset is None or not tensor.is_contiguous():
             return None
         return int(offset + tensor.storage_offset() * tensor.itemsize)
 
     def _loaded(self, path: Any, index: Any, device: str = "cpu") -> Any:
-        """What torch.save() wrote."""
+        """Return the tensor that torch.save() wrote. device: "meta" reads no element."""
         with self.fs.create_stream(path, "rb") as stream:
             part = self._slice_file(stream, self.storage_data[index])
             tensor = torch.load(part, map_location=device, weights_only=True)

@@ -52,10 +52,14 @@ class AffineShard:
         self._boxes = {number: self._boxes_of(each) for number, each in self._of.items()}
 
     def _boxes_of(self, told: Any) -> list[Box]:
+        """Return the boxes of the parameter that a rank of the map has."""
         return [self._box(piece, told["shard_shape"]) for piece in told["pieces"] if math.prod(piece["shape"]) > 0]
 
     def _box(self, piece: Any, shard: Sequence[int]) -> Box:
-        """Of the parameter. Within the shard a piece may lie anyhow."""
+        """Return the box of the parameter that a piece is. Its place in the shard may have any strides.
+
+        shard: the shape of the shard.
+        """
         sizes, (at, strides), (begin, steps) = tuple(piece["shape"]), piece["source"], piece["dest"]
         rows = _row_major(self.shape)
         if len(sizes) != len(rows) or any(n > 1 and a != b for n, a, b in zip(sizes, strides, rows, strict=True)):
@@ -76,7 +80,7 @@ class AffineShard:
         return tuple(lo), hi
 
     def layout(self, dtype: Any = None) -> Layout:
-        """Who holds what. dtype: of the shards; needed where this rank has none."""
+        """Return which ranks hold what of the parameter. dtype: of the shards; needed on a rank without a shard."""
         if dtype is None and self._memory is None:
             raise ValueError("this rank has no shard to take the dtype from: pass it, layout(dtype)")
         everywhere = [rank for group in self._ranks for rank in group]
@@ -84,7 +88,7 @@ class AffineShard:
         return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype or self._memory.dtype, boxes)
 
     def view(self) -> View | None:
-        """Where this rank's boxes lie; None: it has none."""
+        """Return where this rank's boxes lie, or None if it has none."""
         if self._memory is None or self._rank is None:
             return None
         told, memory = self._of[self._rank], self._memory.detach()
@@ -99,8 +103,9 @@ class AffineShard:
         return View.of_boxes([memory.as_strided(p["shape"], p["dest"][1], begin + p["dest"][0]) for p in pieces])
 
     def conversion(self) -> tuple[Conversion, ...]:
-        """What follows the layouts in a plan: if the shards hold the parameter times a scale, a multiplication by its
-        reciprocal. Raises ValueError if pieces have different scales, because a plan's tensor has one conversion."""
+        """Return what follows the layouts in a plan: if the shards hold the parameter times a scale, a multiplication
+        by its reciprocal. Raises ValueError if pieces have different scales, because a plan's tensor has one
+        conversion."""
         scales = {float(piece.get("scale", 1.0)) for each in self._of.values() for piece in each["pieces"]}
         if len(scales) > 1:
             raise ValueError(f"the pieces have different scales, {sorted(scales)}: move them as separate tensors")
@@ -108,26 +113,26 @@ class AffineShard:
 
 
 def _row_major(shape: Sequence[int]) -> list[int]:
-    """Strides in elements; of a dim without elements as of one with one."""
+    """Return the strides of a dense tensor, in elements. A dim of size 0 counts as one of size 1."""
     sizes = [max(n, 1) for n in shape[:0:-1]]
     return list(accumulate(sizes, mul, initial=1))[::-1] if shape else []
 
 
 def _whole(shape: tuple[int, ...], n_ranks: int) -> dict[str, Any]:
-    """The map of what each rank has all of."""
+    """Return the map of a parameter of which each rank has everything."""
     piece = {"shape": shape, "source": [0, _row_major(shape)], "dest": [0, _row_major(shape)]}
     return {"logical_shape": shape, "ranks": {i: {"shard_shape": shape, "pieces": [piece]} for i in range(n_ranks)}}
 
 
 def _name(pattern: str) -> str:
-    """Of a regular expression that re.escape() made of it, between ^ and $."""
+    """Return the name from which re.escape() made a pattern; the pattern stands between ^ and $."""
     return re.sub(r"\\(.)", r"\1", pattern[1:-1])
 
 
 def shards_of(
     module: Any, tp_ranks: Sequence[Sequence[int]], ep_ranks: Sequence[Sequence[int]] = ()
 ) -> dict[str, AffineShard]:
-    """The parameters, by name, of a module that AutoTP or AutoEP has sharded.
+    """Return the shards, by name, of the parameters of a module that AutoTP or AutoEP has sharded.
 
     tp_ranks, ep_ranks: the groups of the comm's ranks that together hold a whole parameter, each in the order of the
     group's ranks; all ranks of a tp group have the same copy of a parameter that AutoTP leaves whole. The comm must
@@ -140,7 +145,7 @@ def shards_of(
 
     here = torch.distributed.get_rank()
     info = collect_autotp_universal_checkpoint_info(module)
-    kept = info.get("affine_map", {"version": _VERSION, "params": {}})  # there is none without AutoTP
+    kept = info.get("affine_map", {"version": _VERSION, "params": {}})  # a module without AutoTP has no maps
     if kept["version"] != _VERSION:
         raise ValueError(
             f"DeepSpeed's affine maps have version {kept['version']}, and this package knows version {_VERSION}"

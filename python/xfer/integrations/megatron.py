@@ -22,7 +22,7 @@ __all__ = ["XferCopyService"]
 
 
 class _Swap(Steps):
-    """One kind of swap, planned."""
+    """One kind of swap, which was planned once."""
 
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations) -> None:
         self.comm = comm
@@ -35,7 +35,7 @@ class _Swap(Steps):
 
 
 class _Swaps:
-    """The last kinds of swap of a comm: the same on all its ranks, in the same order."""
+    """The kinds of swap that were planned last on a comm: the same ones on all its ranks, in the same order."""
 
     MOST = 4
 
@@ -44,14 +44,15 @@ class _Swaps:
         self.planned: list[_Swap] = []
 
     def run(self, sends: Operations, recvs: Operations) -> None:
-        """Collective. Returns when all is there."""
+        """Carry out a swap. Collective. When this returns, all data has arrived."""
         swap = self._bound(sends, recvs)
         swap.plan.commit()
         self.n_runs += 1
         swap.step(self.n_runs)
 
     def _bound(self, sends: Operations, recvs: Operations) -> _Swap:
-        """What all ranks have planned for these operations, with these tensors."""
+        """Return a planned swap of these operations, bound to these tensors. Plan it if not all ranks have planned it
+        already."""
         sides: list[_Sides] = []
 
         def tell() -> list[int]:
@@ -70,19 +71,22 @@ class _Swaps:
         return swap
 
     def close(self) -> None:
+        """Close the plans."""
         while self.planned:
             self.planned.pop().close()
 
 
 class XferCopyService(CopyService):
-    """group: a torch ProcessGroup (of NCCL or of gloo), a Comm, or None: the default group. Collective over it.
-    offloads: set it on every rank if any rank frees the memory of its weights between swaps. No rank then keeps that
-    memory mapped, and swaps go through staging memory, which is slower.
+    """A copy service that moves all operations of a swap in one planned batch.
+
+    group: a torch ProcessGroup (of NCCL or of gloo), a Comm, or None: the default group. Collective over it. offloads:
+    set it on every rank if any rank frees the memory of its weights between swaps. No rank then keeps that memory
+    mapped, and swaps go through staging memory, which is slower.
 
     run() raises an error of one rank on every rank, and names an operation that only one end has submitted by its id.
     """
 
-    requires_process_group_barrier = False  # this rank's part is done, in the stream's order, when run() returns
+    requires_process_group_barrier = False  # run() returns when this rank's part is done, in stream order
     supports_idle_ranks = True
 
     def __init__(self, group: Any = None, offloads: bool = False) -> None:
@@ -95,18 +99,19 @@ class XferCopyService(CopyService):
         self.rank, self.world_size = comm.rank, comm.size
         self._sends: list[tuple[int, int, Any]] = []
         self._recvs: list[tuple[int, int, Any]] = []
-        self._counts: dict[tuple[str, int, int | None], int] = {}  # of what has one peer and one id
+        self._counts: dict[tuple[str, int, int | None], int] = {}  # how many operations have this side, peer and id
 
     def submit_send(self, src_tensor: Any, dest_rank: int, task_id: int | None = None) -> None:
-        """Without an id, the i-th send to a rank matches its i-th receive from here. The same holds among operations
-        with one id, such as a weight and its scales, which a transform submits."""
+        """Add a tensor to be sent. Without an id, the i-th send to a rank matches its i-th receive from this rank. The
+        same holds among operations with one id, such as a weight and its scales, which a transform submits."""
         self._sends.append((dest_rank, self._number("to", dest_rank, task_id), src_tensor))
 
     def submit_recv(self, dest_tensor: Any, src_rank: int, task_id: int | None = None) -> None:
-        """The other end of a submit_send()."""
+        """Add a tensor to be received, the other end of a submit_send()."""
         self._recvs.append((src_rank, self._number("from", src_rank, task_id), dest_tensor))
 
     def _number(self, side: str, peer: int, task_id: int | None) -> int:
+        """Return the id of an operation, unique among those with this peer."""
         of = side, peer, task_id
         i = self._counts.get(of, 0)
         self._counts[of] = i + 1
@@ -117,7 +122,7 @@ class XferCopyService(CopyService):
         failure that broke the comm, the next call makes another one, unless `group` is a Comm."""
         sends, recvs = self._sends, self._recvs
         self._sends, self._recvs, self._counts = [], [], {}
-        comm = used_comm(self.group, self._token)  # another than before where a failure broke that one
+        comm = used_comm(self.group, self._token)  # a new one, if a failure broke the comm
         with dropped_if_broken(comm):
             if self.offloads:
                 exchange(comm, sends, recvs)

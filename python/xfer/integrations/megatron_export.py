@@ -29,11 +29,14 @@ __all__ = ["ExportedSource"]
 
 
 class ExportedSource(SelfSaying):
-    """bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage.
+    """The weights that Megatron-Bridge exports, divided among the trainers.
+
+    bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage. options:
+    of export_hf_weights().
 
     Trainers are the ranks of torch.distributed's default group. Each update runs the export, a collective call of the
     trainers; the first look at the table does so too. Rows that pad Megatron's vocabulary are left out, which the
-    bridge does not do. options: of export_hf_weights().
+    bridge does not do.
     """
 
     def __init__(self, bridge: Any, models: list[Any], **options: Any) -> None:
@@ -50,12 +53,14 @@ class ExportedSource(SelfSaying):
         }
 
     def _export(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the whole tensor of each exported weight. Collective over the trainers."""
         for name, tensor in self._bridge.export_hf_weights(self._models, **self._options):
             yield name, tensor[: self._n_words] if name in self._of_words else tensor
 
     @cached_property
     def _share(self) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        """This rank's: each tensor belongs to the rank that has the fewest bytes so far."""
+        """The dtype and shape of the tensors that this rank sends. Each tensor goes to the rank that has the fewest
+        bytes so far."""
         loads = [(0, rank) for rank in range(self._size)]
         mine = {}
         for name, x in self._export():
@@ -66,16 +71,19 @@ class ExportedSource(SelfSaying):
         return mine
 
     def table(self, rank: int) -> tuple[Table, Meshes]:
+        """Return the table of this rank's share, which lies on no mesh."""
         return [[name, dtype_name(dtype), list(shape)] for name, (dtype, shape) in self._share.items()], []
 
     def layouts(self, merged: MergedTables) -> dict[str, Layout]:
+        """Return the layouts of this rank's share. Each tensor is whole on the rank that sends it."""
         return {name: whole(shape, dtype, merged.ranks_of(name)) for name, (dtype, shape) in self._share.items()}
 
     def parts(self) -> dict[str, Any]:
-        """This rank's share, once all of it was exported."""
+        """Export, and return this rank's share."""
         return taken((name, tensor) for name, tensor in self._export() if name in self._share)
 
 
 def _is_of_words(task: Any) -> bool:
-    name = str(task.global_param_name).replace(".to_wrap.", ".")  # what has an adapter lies in its wrapper
+    """Return whether a task of the bridge exports a tensor with a row for each word of the vocabulary."""
+    name = str(task.global_param_name).replace(".to_wrap.", ".")  # a module with an adapter lies inside its wrapper
     return name.endswith(("word_embeddings.weight", "output_layer.weight"))

@@ -1,4 +1,4 @@
-"""A checkpoint engine for NeMo-RL: every policy rank is a source of what it holds, and every worker of vLLM receives.
+"""A checkpoint engine for NeMo-RL, in which every policy rank sends a part of the weights to every worker of vLLM.
 
     policy.generation.refit_transport: "xfer.integrations.nemo_rl:XferCheckpointEngine"
     policy.generation.refit_cfg: {"xfer.integrations.nemo_rl:XferCheckpointEngine": {timeout_s: 600}}
@@ -24,12 +24,13 @@ __all__ = ["XferCheckpointEngine"]
 
 
 class XferCheckpointEngine(BucketEngine, CheckpointEngine):
-    """bucket_size: how many bytes of tensors move together; NeMo-RL sets it to a share of the GPU's memory. A worker
-    holds one bucket; a policy rank holds one, and the first tensor of the next.
+    """The checkpoint engine of a policy rank or of a worker of vLLM.
 
-    timeout_s: deadline of every wait. device: where received tensors are made; None: the current GPU, else the CPU.
-    release_after_refit: an option of NeMo-RL, which then calls finalize() after each update. check_replicas: policy
-    ranks compare what they have of a bucket when it is new; False on any of them skips this.
+    bucket_size: how many bytes of tensors move together; NeMo-RL sets it to a share of the GPU's memory. A worker holds
+    one bucket; a policy rank holds one, and the first tensor of the next. timeout_s: deadline of every wait. device:
+    where received tensors are made; None: the current GPU, else the CPU. release_after_refit: an option of NeMo-RL,
+    which then calls finalize() after each update. check_replicas: policy ranks compare what they have of a bucket when
+    it is new; False on any of them skips this.
     """
 
     def __init__(
@@ -43,20 +44,20 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         super().__init__(bucket_size, timeout_s, device, check_replicas)
 
     def prepare(self) -> dict[str, Any]:
-        """On rank 0, its address and a name for the next meeting. Of those of the policy and of each vLLM engine, the
-        policy's is used."""
+        """Return, on rank 0, its address and a name for the next meeting. NeMo-RL calls this on the policy and on each
+        vLLM engine, and uses the policy's."""
         return self._listen() if torch.distributed.get_rank() == 0 else {}
 
     def init_policy_process_group(
         self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> None:
-        """Meet the others."""
+        """Meet the other policy ranks and the workers. Collective."""
         self._join(worker_rank, train_world_size + rollout_world_size, train_world_size, metadata[0])
 
     def init_rollout_process_group(
         self, *, rollout_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
     ) -> None:
-        """Meet the others."""
+        """Meet the policy ranks and the other workers. Collective."""
         size = train_world_size + rollout_world_size
         self._join(train_world_size + rollout_rank, size, train_world_size, metadata[0])
 
@@ -65,13 +66,14 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         self._thread.submit(self._leave).result()
 
     async def send_weights(self, weights: Generator[tuple[str, Any], None, None]) -> None:
-        """Called by all policy ranks, each with all tensors. An error is raised on every rank."""
+        """Send all tensors. Collective over the policy ranks, each of which passes all tensors. An error is raised on
+        every rank."""
         await self._send(weights)
 
     async def receive_weight_batches(self) -> AsyncGenerator[Bucket, None]:
-        """The buckets that arrive. Each belongs to the caller."""
+        """Yield the buckets that arrive. Each belongs to the caller."""
         async with aclosing(self._received()) as buckets:
             async for bucket in buckets:
                 given = [bucket]
                 del bucket
-                yield given.pop()  # and keep none: the next one takes as much
+                yield given.pop()  # and keep nothing: the next bucket needs the memory

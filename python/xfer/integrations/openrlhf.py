@@ -1,5 +1,5 @@
-"""OpenRLHF's PPO, GRPO and others with vLLM: the actor's weights move from where DeepSpeed holds them directly into the
-workers' parameters, without gathering. It uses xfer's engines for vLLM.
+"""Weight updates for OpenRLHF's PPO, GRPO and others with vLLM. The actor's weights move from where DeepSpeed holds
+them directly into the workers' parameters, without gathering, through xfer's engines for vLLM.
 
     python -m xfer.integrations.openrlhf ...      # replaces python -m openrlhf.cli.train_ppo_ray, same options
 
@@ -26,17 +26,18 @@ __all__ = ["XferActorPPOTrainer", "XferRolloutRayActor", "use"]
 
 
 class XferRolloutRayActor(their_engine.RolloutRayActor.__ray_actor_class__):
-    """OpenRLHF's rollout actor, with the back end "xfer" in its engine."""
+    """OpenRLHF's rollout actor, whose vLLM has the back end "xfer"."""
 
     async def __init__(self, *arguments: Any, **named: Any) -> None:  # type: ignore[misc]
         await super().__init__(*arguments, weight_transfer_config={"backend": "xfer"}, **named)
 
     async def workers_do(self, name: str, **named: Any) -> None:
+        """Call a method in all workers of this engine."""
         await self.llm.collective_rpc(name, kwargs=named)
 
 
 class _Engine:
-    """One of vLLM's engines, as its client for weight updates."""
+    """One of OpenRLHF's vLLM engines, with the methods of vLLM's client for weight updates."""
 
     def __init__(self, engine: Any, n_workers: int) -> None:
         self._engine, self._n_workers = engine, n_workers
@@ -57,17 +58,20 @@ class _Engine:
         self._do("finish_weight_update")
 
     def _do(self, name: str, **named: Any) -> None:
+        """Call a method in all workers, and wait for it."""
         ray.get(self._engine.workers_do.remote(name, **named))
 
 
 class _Weights(Mapping[str, Any]):
-    """What an actor holds as it lies now; of a model that sees, what is trained, as OpenRLHF does. It is read where the
-    engines read it: what goes wrong there on one rank is raised on all."""
+    """The weights that an actor holds at the moment of each look. Of a vision-language model only the trained
+    parameters are sent, as OpenRLHF does. The engines look when all ranks wait for each other, so that an error of this
+    look on one rank is raised on all."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
     def _now(self) -> dict[str, Any]:
+        """Return the tensors as they are now."""
         module = self._actor.model.module
         sees = getattr(self._actor, "is_vlm", False)
         left_out = {name for name, x in module.named_parameters() if sees and not x.requires_grad}
@@ -87,8 +91,10 @@ class _Weights(Mapping[str, Any]):
 
 
 class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
-    """OpenRLHF's trainer with another way for the weights. timeout_s: deadline of every wait of an update.
-    check_replicas: see XferTrainerInitInfo."""
+    """OpenRLHF's trainer, which sends the weights through xfer.
+
+    timeout_s: deadline of every wait of an update. check_replicas: see XferTrainerInitInfo.
+    """
 
     timeout_s: ClassVar[float] = 600.0
     check_replicas: ClassVar[bool] = True
@@ -102,8 +108,8 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
         """Does nothing: all ranks meet the workers at the first update."""
 
     def broadcast_to_vllm(self) -> None:
-        """Send the weights. Called by all ranks. An error is raised on all of them; only one of ending the update, or
-        of resetting caches, is raised on rank 0 alone. The next call meets the workers again."""
+        """Send the weights. Collective over the actor's ranks. An error is raised on all of them; only an error of
+        ending the update, or of resetting caches, is raised on rank 0 alone. The next call meets the workers again."""
         torch.cuda.empty_cache()
         self._info = self._info or self._told()
         if self._transfer is None:
@@ -114,7 +120,7 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
 
     def _told(self) -> XferTrainerInitInfo:
-        """Where all meet. Collective, once."""
+        """Choose where all ranks meet, and return the settings of this one. Collective, once."""
         if self.args.ds.tensor_parallel_size > 1:
             n = self.args.ds.tensor_parallel_size
             raise ValueError(f"ds.tensor_parallel_size is {n}: set it to 1, since shards of AutoTP cannot be sent here")
@@ -130,7 +136,7 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
 
 
 def _free_address() -> tuple[str, int] | str:
-    """Or why there is none."""
+    """Return a free address of this host, or the reason why there is none."""
     try:
         with socket.socket() as sock:
             sock.bind(("", 0))
@@ -146,11 +152,12 @@ def use() -> None:
 
 
 def main() -> None:
+    """Run OpenRLHF's training program with these classes."""
     use()
     runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
-    from xfer.integrations import openrlhf  # whose classes, unlike this module's, other processes find
+    from xfer.integrations import openrlhf  # by this name, unlike __main__, other processes find its classes
 
     openrlhf.main()

@@ -1,5 +1,5 @@
-"""reshard() with the parameters of NCCL M2N's, and xferdtensor() with those of NeMo-RL's. Each rank passes its own
-local tensor, and all ranks pass the meshes and placements of both sides.
+"""reshard() with the parameters of NCCL M2N's function, and xferdtensor() with those of NeMo-RL's. Each rank passes its
+own local tensor, and all ranks pass the meshes and placements of both sides.
 
     import nemo_rl.weight_sync.xferdtensor as theirs
     from xfer.integrations import reshard
@@ -30,11 +30,12 @@ from ._comms import comm_of, drop_comm
 __all__ = ["drop_comm", "reshard", "xferdtensor"]
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, and ranks row-major
-Cuts = tuple[int | None, ...]  # of each mesh axis the dim that it cuts; None: none
+Cuts = tuple[int | None, ...]  # the dim that each mesh axis cuts, or None
 
 
 def _axes(mesh: Any) -> Axes:
-    """Of nested lists of ranks, what has them as a tensor `mesh`, or NCCL M2N's Mesh, whose ranks follow each other."""
+    """Return the axes of a mesh, given as nested lists of ranks, as an object that has them as a tensor `mesh`, or as
+    NCCL M2N's Mesh, whose ranks are consecutive."""
     if hasattr(mesh, "start_rank"):
         dims, first = _sizes(mesh.dims, "a mesh"), whole(mesh.start_rank, "a rank of a mesh")
         return dims, tuple(range(first, first + math.prod(dims)))
@@ -51,12 +52,16 @@ def _axes(mesh: Any) -> Axes:
 
 
 def _sizes(shape: Any, name: str) -> tuple[int, ...]:
+    """Return a shape as a tuple, after a check of each size."""
     return tuple(whole(n, f"a size of {name}") for n in listed(shape, name))
 
 
 def _cuts(placements: Sequence[Any], axes: Axes, n_dims: int) -> Cuts:
-    """Of placements of torch, of NCCL M2N or of vLLM, by the names of their classes; a number is a Shard's dim, as in
-    M2N, where axes of one rank after the last placement need none."""
+    """Return which dim each mesh axis cuts.
+
+    placements: of torch, NCCL M2N or vLLM, told apart by the names of their classes. A number is the dim of a Shard, as
+    in M2N. There may be fewer placements than axes if the remaining axes have one rank, as in M2N.
+    """
     cuts: list[int | None] = []
     for placement in listed(placements, "placements"):
         kind = type(placement).__name__
@@ -70,7 +75,7 @@ def _cuts(placements: Sequence[Any], axes: Axes, n_dims: int) -> Cuts:
 
 
 def _dim(placement: Any, n_dims: int) -> int:
-    """The one that a Shard cuts."""
+    """Return the dim that a Shard cuts, counted from the start."""
     dim = whole(getattr(placement, "dim", placement), "the dim of a Shard")
     if not -n_dims <= dim < n_dims:
         raise IndexError(f"{placement!r} cuts a dim that a tensor of {n_dims} dims does not have")
@@ -94,6 +99,8 @@ class _Side:
 
     @classmethod
     def of(cls, x: Any, mesh: Any, placements: Sequence[Any], local_shape: Any, dtype: Any) -> _Side:
+        """Make a side from what the caller passed. The array `x`, if there is one, tells the local shape and the
+        dtype."""
         local = None if local_shape is None else _sizes(local_shape, "a local shape")
         if x is not None:
             memory = memory_of(x)
@@ -101,7 +108,8 @@ class _Side:
         return cls(_axes(mesh), placements, local, None if dtype is None else dtype_name(dtype))
 
     def shape(self) -> tuple[int, ...] | None:
-        """The global one, where all parts are equal."""
+        """Return the global shape if all parts have the same shape, or None if this rank does not know its local
+        shape."""
         if self.local is None:
             return None
         cuts = _cuts(self.placements, self.axes, len(self.local))
@@ -114,7 +122,8 @@ class _Side:
 
 
 def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list[Layout | None]:
-    """Of both sides; None on a rank that knows neither shape nor dtype, which hears them from the others."""
+    """Return the layouts of both sides, or [None, None] on a rank that knows neither shape nor dtype and receives them
+    from the others."""
     shape = (
         (src.shape() if src.local is not None else dst.shape())
         if global_shape is None
@@ -127,7 +136,8 @@ def _layouts(src: _Side, dst: _Side, global_shape: Sequence[int] | None) -> list
 
 
 def _key(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Any:
-    """What a call is but for where its tensors lie, by what _sides() takes; None: something is wrong, as that says."""
+    """Return everything about a call except where its arrays lie, or None if something is wrong, which _sides() then
+    raises. src, dst: the arguments of _Side.of()."""
     with suppress(Exception):
         sides = []
         for x, mesh, placements, local_shape, dtype in (src, dst):
@@ -144,7 +154,7 @@ def _key(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Any:
 
 
 def _sides(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Sides:
-    """src, dst: what _Side.of() takes."""
+    """Return the layout and the array of both sides. src, dst: the arguments of _Side.of()."""
     layouts = _layouts(_Side.of(*src), _Side.of(*dst), global_shape)
     return (layouts[0], src[0]), (layouts[1], dst[0])
 
@@ -195,7 +205,8 @@ def xferdtensor(
     process_group: Any,
     stream: Any = None,
 ) -> None:
-    """NeMo-RL's function. A tensor is None, or has a global `shape` and a `_local_tensor`. See reshard()."""
+    """Move one tensor from the source mesh to the destination mesh, with the parameters of NeMo-RL's function. A tensor
+    is None, or has a global `shape` and a `_local_tensor`. See reshard()."""
 
     src, dst = (getattr(x, "_local_tensor", None) for x in (src_tensor, dst_tensor))
     from_, to = (src, src_mesh, src_placement, None, None), (dst, dst_mesh, dst_placement, None, None)

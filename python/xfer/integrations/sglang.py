@@ -1,4 +1,4 @@
-"""Trainers' shards move directly into the weights of SGLang's workers, in SGLang's own weight-update session.
+"""Move trainers' shards directly into the weights of SGLang's workers, in SGLang's own weight-update session.
 
     python -m sglang.launch_server --model-path MODEL --custom-weight-loader xfer.integrations.sglang.load
 
@@ -7,8 +7,8 @@
     trainer.send_weights()        # after each step, on every trainer rank
 
 In a session SGLang has its weights as its loader leaves them, whatever its kernels made of them, and processes them
-when the session ends. There load() receives them in place: where each element goes is recorded from the model's own
-load_weights(), so no rule for a model is needed.
+when the session ends. In the session load() receives the weights in place. Where each element goes is recorded from the
+model's own load_weights(), so no rule for a model is needed.
 
 Source: SGLang 0.5.23, srt/model_executor/model_runner_components/weight_updater.py and
 srt/managers/scheduler_components/weight_updater.py.
@@ -32,16 +32,17 @@ from unittest import mock
 
 import torch
 
+from ._calls import beside
 from ._destination import Checkpoint, Destination, bytes_of, form_of, split
 from ._http import Routes
 from ._meeting import check_ranks
-from ._pair import TrainerSide, WorkerSide, beside
+from ._pair import TrainerSide, WorkerSide
 from ._source import Source
 
 __all__ = ["HttpClient", "Meeting", "Trainer", "load", "report"]
 
 _LOADER = "xfer.integrations.sglang.load"
-_WITHOUT_DRAFT = ("NONE", "NGRAM", "UNO")  # of its speculative algorithms
+_WITHOUT_DRAFT = ("NONE", "NGRAM", "UNO")  # speculative algorithms that have no draft model
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +74,7 @@ class Meeting:
 
 
 class _Told:
-    """Bytes as a tensor of them that carries its values through pickle, also to another host."""
+    """Bytes that are pickled as a tensor of bytes, with its values, so that they also reach another host."""
 
     def __init__(self, text: bytes) -> None:
         self._values = list(text)
@@ -119,6 +120,7 @@ class HttpClient(Routes):
         return Served(int(said["tp_size"]), int(said.get("pp_size", 1)), n_drafts)
 
     def begin_weight_update(self, selector: str) -> None:
+        """Begin a session. selector: "target" or "draft", the model to update."""
         self._post("begin_weight_update", {"selector": selector})
 
     def update_weights(self, told: bytes, tp_size: int, selector: str, moves: bool = True) -> None:
@@ -135,27 +137,31 @@ class HttpClient(Routes):
         )
 
     def end_weight_update(self) -> None:
+        """End the session."""
         self._post("end_weight_update")
 
     def set_weight_version(self, version: str) -> None:
+        """Set the version that the server reports."""
         self._post("update_weight_version", {"new_version": version, "abort_all_requests": False})
 
     def pause(self, mode: str = "retract") -> None:
-        """mode: "retract" puts requests back into the queue, "in_place" stops them where they are, "abort" ends
-        them."""
+        """Pause generation. mode: "retract" puts requests back into the queue, "in_place" stops them where they are,
+        "abort" ends them."""
         self._post("pause_generation", {"mode": mode})
 
     def resume(self) -> None:
+        """Resume generation."""
         self._post("continue_generation")
 
 
 class _Session:
-    """What one server does of an update. `open`: of which model these trainers have its session open, "" where they
-    have none.
+    """The part of one server in an update.
 
-    SGLang processes weights when a session ends, those too that the session did not bring, and what some kernels make
-    of weights cannot be made of it again. So a session in which an update failed is not ended: the next update goes on
-    in it, and brings all that is then processed.
+    open: the model, "target" or "draft", for which these trainers have a session of the server open, or "".
+
+    When a session ends, SGLang processes all weights, also those that the session did not bring. What some kernels make
+    of weights cannot be processed again. So a session in which an update failed is not ended: the next update continues
+    in it, and brings everything that is then processed.
     """
 
     def __init__(self, server: Any) -> None:
@@ -163,32 +169,34 @@ class _Session:
         self.served = Served(0, 0)
 
     def look(self, selector: str) -> None:
-        """Raises where the server cannot be updated."""
+        """Ask the server for its settings. Raises if it cannot be updated."""
         self.served = self.server.served()
         self._check(selector)
 
     def begin_to_meet(self, selector: str) -> None:
-        """In any session its workers can be told something. That of a draft model which is not there is of no weights,
-        so that whatever goes wrong leaves them alone."""
+        """Begin a session in which the workers are told to meet. Any session will do for that. For a server without a
+        draft model it is a session of the draft model: that has no weights, so an error leaves the weights of the
+        server alone."""
         self._is_left = not self._begins(selector if self.served.n_drafts else "draft")
         if not self._is_left:
             self.open = selector if self.served.n_drafts else ""
 
     def end_to_meet(self, has_met: bool) -> None:
-        """A session that was open before is of these trainers, or, where the workers have met them, was left by others
-        that ended."""
+        """End the session of begin_to_meet(). One that was open before is left open if these trainers opened it, or if
+        the workers have not met: otherwise it was left by trainers that ended."""
         if self.open or (self._is_left and not has_met):
             return
         self.server.end_weight_update()
 
     def begin(self, selector: str) -> None:
-        """One that these trainers left open is gone on with."""
+        """Begin the session of an update. One that these trainers left open is continued."""
         self._check(selector)
         if not self._begins(selector) and not self.open:
             raise RuntimeError("the server is in a weight-update session of others: end it, or wait for its end")
         self.open = selector
 
     def _check(self, selector: str) -> None:
+        """Raise if this model cannot be updated now."""
         n = self.served.n_drafts
         if selector == "draft" and n != 1:
             raise ValueError(f"the server has {n} draft models, and only one can be updated")
@@ -196,7 +204,7 @@ class _Session:
             raise RuntimeError(f"the last update of the {self.open} model failed: send that model again first")
 
     def _begins(self, selector: str) -> bool:
-        """False: one is open."""
+        """Begin a session. Return False if one is open already."""
         try:
             self.server.begin_weight_update(selector)
         except Exception as error:
@@ -206,11 +214,12 @@ class _Session:
         return True
 
     def end(self) -> None:
+        """End the session of an update."""
         self.server.end_weight_update()
         self.open = ""
 
     def fail(self) -> None:
-        """Nothing is to be served."""
+        """Pause the server if its session stays open, since it must not serve half-updated weights."""
         if self.open:
             _log.error(
                 "xfer: an update failed: the session of the %s model stays open and the server is paused; resume it "
@@ -222,8 +231,10 @@ class _Session:
 
 
 class Trainer:
-    """Sends a trainer rank's weights. source: a module or a state dict with the checkpoint's names; its DTensors are
-    read in place. servers: on rank 0 the clients of all servers, on other ranks none.
+    """Sends a trainer rank's weights.
+
+    source: a module or a state dict with the checkpoint's names; its DTensors are read in place. servers: on rank 0 the
+    clients of all servers, on other ranks none.
 
     An error is raised on every rank and names the rank where it occurred; the next send_weights() meets the others
     again. A server whose session had begun stays paused and in that session, which the next update continues.
@@ -275,7 +286,7 @@ class Trainer:
                 session.server.set_weight_version(weight_version)
 
     def _meet(self, selector: str) -> None:
-        """The workers, before anything is done to their weights."""
+        """Meet the workers, before anything is done to their weights. Collective."""
         self._name, self._version = self._side.begin(), 0
         n_workers = 0
         for session in self._sessions:
@@ -297,7 +308,7 @@ class Trainer:
         _each(begun, lambda session: session.end_to_meet(True))
 
     def _tell(self, selector: str, moves: bool, work: Callable[[Any], None], draft: bool = False) -> None:
-        """work(look) while the workers of all servers take part."""
+        """Run work(look) while the workers of all servers take part. moves: the call brings weights."""
         told: dict[str, Any] = {
             "meeting": asdict(self._meeting),
             "session": self._name,
@@ -315,7 +326,8 @@ class Trainer:
         beside(calls, work, self._meeting.timeout_s)
 
     def _drive(self, call: Callable[[], None]) -> None:
-        """A server, which does not say what goes wrong in load(); its worker does."""
+        """Make a call of a server. If load() fails in a worker, the server does not say so, but the worker does in the
+        store."""
         call()
         self._side.look()
 
@@ -326,7 +338,7 @@ class Trainer:
 
 
 def _each(sessions: Sequence[_Session], does: Callable[[_Session], None]) -> None:
-    """Also where another's does not; raises why the first did not."""
+    """Call a function with every session, even if it fails with one. Raise the first error."""
     wrong: list[Exception] = []
     for session in sessions:
         try:
@@ -337,17 +349,17 @@ def _each(sessions: Sequence[_Session], does: Callable[[_Session], None]) -> Non
         if wrong:
             raise wrong[0]
     finally:
-        wrong.clear()  # else they keep themselves alive, by this frame
+        wrong.clear()  # otherwise this frame and the tracebacks of the errors keep each other alive
 
 
 # ---- workers
 
 
 class SglangDestination(Destination):
-    """A worker's model in a session."""
+    """The destination of a worker's model during a session."""
 
     def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
-        self._posting: dict[Any, None] = {}  # modules that the loader has derive something
+        self._posting: dict[Any, None] = {}  # modules that the loader lets derive something
         super().__init__(model, checkpoint)
         self._check_left_out()
         self._experts = _experts()
@@ -356,7 +368,8 @@ class SglangDestination(Destination):
         return _underived(self.model, self._posting)
 
     def _check_left_out(self) -> None:
-        """SGLang processes all layers: raises for weights that do not come whole and that this would change."""
+        """Raise ValueError for a parameter that does not arrive whole and that processing would change. SGLang
+        processes all layers, so it would process that parameter a second time."""
         for name in self.found.missing:
             layer, parameter = split(name)
             if _is_changed(self._modules[layer], parameter):
@@ -366,11 +379,12 @@ class SglangDestination(Destination):
                 )
 
     def is_rearranged(self) -> bool:
-        """Has EPLB moved experts since, or does the session have weights in another form?"""
+        """Return whether EPLB has moved experts since this was planned, or the session has weights in another form."""
         return _experts() != self._experts or super().is_rearranged()
 
     def finish(self) -> None:
-        """All is there: what the loader makes itself, and what the model derives once it is loaded."""
+        """Complete an update once all data has arrived: let the loader take its tensors, and derive what the model
+        derives after loading."""
         from sglang.srt.model_loader.loader import post_load_weights
 
         super().finish()
@@ -380,7 +394,7 @@ class SglangDestination(Destination):
 
 
 def _is_changed(module: Any, parameter: str) -> bool:
-    """Would SGLang's processing change it?"""
+    """Return whether SGLang's processing would change a parameter."""
     process = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
     if process is None:
         return False
@@ -396,13 +410,14 @@ def _is_changed(module: Any, parameter: str) -> bool:
 
 
 def _copied(tensor: Any) -> Any:
+    """Return a copy of a tensor with the same class and attributes."""
     made = copy.copy(tensor)
     made.data = tensor.detach().clone()
     return made
 
 
 def _experts() -> Any:
-    """The expert in each slot of each layer, if any."""
+    """Return the expert in each slot of each layer, or None without experts."""
     from sglang.srt.eplb.expert_location import get_global_expert_location_metadata
 
     known = get_global_expert_location_metadata()
@@ -411,8 +426,8 @@ def _experts() -> Any:
 
 @contextmanager
 def _underived(model: Any, deriving: dict[Any, None]) -> Iterator[None]:
-    """Nothing is derived from weights, `deriving` has the modules that would, and a loader's threads do their work at
-    once, where it can be recorded."""
+    """Until the end of the block, let modules derive nothing from weights, and collect in `deriving` those that would.
+    Threads of a loader do their work at once, where it can be recorded."""
     for module in model.modules():
         if hasattr(module, "post_load_weights"):
             module.post_load_weights = lambda *_, of=module, **__: deriving.setdefault(of)
@@ -421,6 +436,7 @@ def _underived(model: Any, deriving: dict[Any, None]) -> Iterator[None]:
 
 
 def _at_once(_pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """Run a function that was submitted to a pool in the calling thread."""
     done: concurrent.futures.Future[Any] = concurrent.futures.Future()
     try:
         done.set_result(function(*arguments, **named))
@@ -430,12 +446,13 @@ def _at_once(_pool: Any, function: Callable[..., Any], /, *arguments: Any, **nam
 
 
 def _destination_of(model: Any, table: Checkpoint, known: Any) -> Any:
+    """Return the destination of a model for a checkpoint. known: the one from before."""
     return SglangDestination(model, table) if known is None or known.is_rearranged() else known
 
 
 def _check_awake() -> None:
-    """Raises where the memory of the weights was released, whose addresses nobody may touch then. Who calls load()
-    knows."""
+    """Raise RuntimeError if the memory of the weights was released, since nobody may touch its addresses then. Only a
+    caller of load() knows that, so look for it on the stack."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
@@ -449,14 +466,14 @@ _side = WorkerSide(_destination_of, _check_awake)  # a process of SGLang is one 
 
 
 def report() -> dict[str, Any]:
-    """This worker's last plan: how many bytes it receives in each way, and what of checkpoint and model is left
-    over."""
+    """Return how many bytes this worker receives in each way, according to its last plan, and what of checkpoint and
+    model is left over."""
     return _side.report
 
 
 def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
-    """The custom weight loader, which SGLang calls in each worker for an update. It does not raise, since that would
-    end the server: errors are logged here and raised on the trainers."""
+    """Receive an update. This is the custom weight loader, which SGLang calls in each worker. It does not raise, since
+    that would end the server: errors are logged here and raised on the trainers."""
     try:
         _receive(model, json.loads(bytes(named_tensors[0][1].tolist())))
     except Exception:
@@ -464,6 +481,7 @@ def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
 
 
 def _receive(model: Any, told: dict[str, Any]) -> None:
+    """Do what the trainers' message says: meet them, or receive an update."""
     from sglang.srt.runtime_context import get_parallel
 
     meeting, at = Meeting(**told["meeting"]), get_parallel()

@@ -1,5 +1,5 @@
-"""Trainers push DTensor state dicts and generators pull them. The two calls replace those of torchtitan's weight sync
-(torchstore's put_state_dict and get_state_dict): one collective transfer, directly into the generators' own tensors.
+"""Trainers push DTensor state dicts and generators pull them, in one collective transfer directly into the generators'
+own tensors. The two calls replace those of torchtitan's weight sync (torchstore's put_state_dict and get_state_dict).
 
     push_state_dict(trainer.state_dict(), comm)        # on every trainer rank
     pull_state_dict(generator.state_dict(), comm)      # on every generator rank, at the same time
@@ -18,7 +18,7 @@ __all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
 
 
 class _Kept(Transfer):
-    """A transfer that a comm keeps, and the last version."""
+    """A transfer that is kept with its comm, and the version that it moved last."""
 
     def __init__(self, comm: Comm, key: str, **side: Any) -> None:
         self._what = f"transfer of key {key!r}"
@@ -31,6 +31,8 @@ class _Kept(Transfer):
 
 
 def _move(group: Any, key: str, version: int | None, options: dict[str, Any], **side: Any) -> None:
+    """Make or find the transfer of a key, and move its weights. options: for a new transfer. side: this rank's source
+    or target."""
     comm = comm_of(group)
     with dropped_if_broken(comm):
         kept = comm._transfers.get(key)
@@ -42,7 +44,7 @@ def _move(group: Any, key: str, version: int | None, options: dict[str, Any], **
         try:
             kept.step(version)
         except BaseException as error:
-            if not is_in_use(error):  # it is not on the other ranks
+            if not is_in_use(error):  # the other ranks do not have this error, so all keep the transfer
                 drop_state_dict(comm, key)
             raise
         kept.version = version

@@ -22,10 +22,12 @@ __all__ = ["HttpClient", "XferWeightTransfer"]
 
 
 class XferWeightTransfer:
-    """server: its URL, or a client with the methods of HttpClient. n_workers: how many workers the server has in all;
-    None: ask the server.
+    """A weight transfer for TRL, to one vLLM server.
 
-    address, port: where this process listens for the workers. After an error the next send_weights() meets them again.
+    server: its URL, or a client with the methods of HttpClient. n_workers: how many workers the server has in all;
+    None: ask the server. address, port: where this process listens for the workers.
+
+    After an error the next send_weights() meets the workers again.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class XferWeightTransfer:
         self._client.wait_ready()
 
     def pause(self) -> None:
+        """Pause the server's generation."""
         self._client.pause()
 
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
@@ -72,9 +75,11 @@ class XferWeightTransfer:
             raise
 
     def resume(self) -> None:
+        """Resume the server's generation."""
         self._client.resume()
 
     def destroy(self) -> None:
+        """Leave the workers."""
         if self._engine is not None:
             self._engine.shutdown()
         self._engine = None

@@ -30,19 +30,22 @@ __all__ = ["XferVLLMClient"]
 
 
 class XferVLLMClient(VLLMClient):
-    """TRL's client with another way for the weights; requests go as before. The workers connect to this host at
-    group_port. timeout_s: deadline of every wait of an update."""
+    """TRL's client, which sends the weights through xfer and requests as before. The workers connect to this host at
+    group_port.
+
+    timeout_s: deadline of every wait of an update.
+    """
 
     timeout_s: ClassVar[float] = 600.0
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._transfer: XferWeightTransfer | None = None
-        self._group: dict[str, Any] | None = None  # what weight_update() has so far
+        self._group: dict[str, Any] | None = None  # the tensors that weight_update() has collected
         super().__init__(*arguments, **named)
 
     def init_communicator(self, device: Any = 0) -> None:
-        """Check the server's back end. The first update meets the workers. device: not used, weights lie where TRL has
-        them."""
+        """Check that the server has the back end "xfer". The first update meets the workers. device: not used, since
+        weights stay where TRL has them."""
         backend = (self.get_server_info()["weight_transfer_config"] or {}).get("backend")
         if backend != "xfer":
             raise RuntimeError(
@@ -94,7 +97,8 @@ class XferVLLMClient(VLLMClient):
 
 
 def _is_fsdp1() -> bool:
-    """FSDP1 frees what it gathered when it goes on to the next module, which may be a storage with one parameter."""
+    """Return whether the model is wrapped by FSDP1, which frees the weights that it gathered when it goes on to the
+    next module, even if their storage has one parameter only."""
     if not is_initialized():
         return False
     state = AcceleratorState()
@@ -106,5 +110,6 @@ def _copy(tensor: Any) -> Any:
 
 
 def _own(tensor: Any) -> Any:
-    """A part of a storage is copied: the whole may be used for others before it is sent."""
+    """Return a tensor that stays as it is until it is sent. A part of a storage is copied, since the storage may be
+    used for other tensors before."""
     return tensor if has_all(tensor) else tensor.clone()

@@ -1,4 +1,4 @@
-"""A checkpoint engine for verl, "xfer": every actor rank is a source of what it holds, and every rollout rank receives.
+"""A checkpoint engine for verl, "xfer", in which every actor rank sends a part of the weights to every rollout rank.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend=xfer
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=xfer.integrations.verl
@@ -22,11 +22,12 @@ __all__ = ["XferCheckpointEngine"]
 
 @CheckpointEngineRegistry.register("xfer")  # type: ignore[untyped-decorator, unused-ignore]
 class XferCheckpointEngine(BucketEngine, CheckpointEngine):
-    """bucket_size: how many bytes of tensors move together. A rollout rank holds one bucket; an actor rank holds one,
-    and the first tensor of the next.
+    """The checkpoint engine of an actor rank or of a rollout rank.
 
-    timeout_s: deadline of every wait. device: where received tensors are made; None: the current GPU, else the CPU.
-    check_replicas: actor ranks compare what they have of a bucket when it is new; False on any of them skips this.
+    bucket_size: how many bytes of tensors move together. A rollout rank holds one bucket; an actor rank holds one, and
+    the first tensor of the next. timeout_s: deadline of every wait. device: where received tensors are made; None: the
+    current GPU, else the CPU. check_replicas: actor ranks compare what they have of a bucket when it is new; False on
+    any of them skips this.
     """
 
     def __init__(
@@ -41,14 +42,15 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         self.is_master = is_master
 
     def prepare(self) -> dict[str, Any]:
-        """On the master, its address and a name for the next meeting; on other ranks nothing."""
+        """Return, on the master, its address and a name for the next meeting; on other ranks nothing."""
         return self._listen() if self.is_master else {}
 
     @classmethod
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Arguments of init_process_group() for each rank. Actors are the first ranks."""
+        """Return the arguments of init_process_group() for the actors and for the rollout ranks. Actors are the first
+        ranks."""
         size = actor_wg_world_size + rollout_world_size
         return tuple(  # type: ignore[return-value]
             {
@@ -61,7 +63,7 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         )
 
     def init_process_group(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:
-        """Meet the others. If all still have the comm of their last meeting, they keep it."""
+        """Meet the other ranks. If all still have the comm of their last meeting, they keep it. Collective."""
         self._join(rank, world_size, n_actors, master)
 
     def finalize(self) -> None:
@@ -70,12 +72,12 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
     async def send_weights(
         self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
     ) -> None:
-        """Called by all actor ranks, each with all tensors. An error is raised on every rank; the next update meets
-        again."""
+        """Send all tensors. Collective over the actor ranks, each of which passes all tensors. An error is raised on
+        every rank; the next update meets again."""
         await self._send(weights)
 
     async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
-        """The tensors that arrive. Each belongs to the caller."""
+        """Yield the tensors that arrive. Each belongs to the caller."""
         async with aclosing(self._received()) as buckets:
             async for bucket in buckets:
                 bucket.reverse()

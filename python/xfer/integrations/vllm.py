@@ -1,4 +1,5 @@
-"""A pair of weight-transfer engines for vLLM, "xfer": trainers' shards move directly into the workers' parameters.
+"""A pair of weight-transfer engines for vLLM, "xfer", which move trainers' shards directly into the workers'
+parameters.
 
     vllm serve MODEL --weight-transfer-config '{"backend": "xfer"}'
 
@@ -26,8 +27,9 @@ try:
 except ImportError as error:
     raise _no_pair(error) from error
 
+from ._calls import beside
 from ._meeting import check_ranks
-from ._pair import TrainerSide, WorkerSide, beside
+from ._pair import TrainerSide, WorkerSide
 from ._vllm_source import source_of
 
 __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
@@ -38,8 +40,8 @@ __all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
 @dataclass
 class XferInitInfo(base.WeightTransferInitInfo):
-    """What the trainers' rank 0 tells a worker: where it listens, and how many trainers there are. n_before: how many
-    workers of other servers come before those of this one."""
+    """What the trainers' rank 0 tells a worker before they meet: where rank 0 listens, and how many trainers there are.
+    n_before: how many workers of other servers come before those of this one."""
 
     address: str
     port: int
@@ -86,6 +88,7 @@ class XferTrainerInitInfo(TrainerInitInfo):
 
 
 def _destination_of(model: Any, table: Any, known: Any, dtype: Any, staged: list[str]) -> Any:
+    """Return the destination of a model for a checkpoint. known: the one from before."""
     from ._vllm_model import VllmDestination
 
     return VllmDestination(model, table, dtype, tuple(staged)) if known is None else known.follow()
@@ -114,6 +117,7 @@ class XferWorkerEngine(WeightTransferEngine):
 
     @property
     def report(self) -> dict[str, Any]:
+        """How each layer receives its weights, and how many bytes go which way."""
         return self._side.report
 
     def init_transfer_engine(self, init_info: XferInitInfo) -> None:
@@ -151,10 +155,15 @@ class XferWorkerEngine(WeightTransferEngine):
 
 
 class XferTrainerEngine(TrainerWeightTransferEngine):
-    """The engine of a trainer rank. client: the client of the server; for several servers a list of clients, which must
-    have n_workers(). An error is raised on every rank and names the rank where it occurred; only an error of
-    finish_weight_update() is raised on rank 0 alone. The next send_weights() meets the others again, also a process
-    that replaces one that ended, and has called trainer_init()."""
+    """The engine of a trainer rank.
+
+    client: the client of the server; for several servers a list of clients, which must have n_workers(). source: a
+    module, a state dict or a WeightSource.
+
+    An error is raised on every rank and names the rank where it occurred; only an error of finish_weight_update() is
+    raised on rank 0 alone. The next send_weights() meets the others again, also a process that replaces one that ended
+    and has called trainer_init().
+    """
 
     init_info_cls = XferTrainerInitInfo
 
@@ -164,7 +173,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             raise TypeError("xfer needs a source: pass source=, a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
         clients = list(client) if isinstance(client, list | tuple) else [client]
-        self._clients = clients if self.is_sender else []  # the sender alone asks servers
+        self._clients = clients if self.is_sender else []  # only the sender calls servers
         weights = source_of(source, info.n_trainers)
         weights.passing = weights.passing or info.offloads
         self._side = TrainerSide(info, weights)
@@ -185,6 +194,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         return self._side.report
 
     def _meet(self) -> None:
+        """Meet the other trainers and the workers, and plan with them. Collective."""
         told = ("address", "port", "n_trainers", "world_size", "timeout_s", "staged")
         init_info = {name: getattr(self._info, name) for name in told} | {"session": self._side.begin()}
 
@@ -204,18 +214,20 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._version = 0
 
     def _ask_to_meet(self, client: Any, init_info: dict[str, Any]) -> None:
+        """Let the workers of one server meet the trainers."""
         try:
             client.init_weight_transfer_engine(init_info)
         except Exception:
-            self._side.look()  # a worker says why it cannot, and its server perhaps "Internal Server Error" alone
+            self._side.look()  # a worker says why it cannot; its server may say only "Internal Server Error"
             raise
 
     def _befores(self) -> list[int]:
-        """How many workers come before each server's."""
+        """Return how many workers come before those of each server. Raises ValueError if the servers have another
+        number of workers than world_size says."""
         if self.is_sender and self._clients in ([], [None]):
             raise ValueError("rank 0 has no client: pass client=, else no server's workers come")
         if len(self._clients) < 2 and not any(hasattr(client, "n_workers") for client in self._clients):
-            return [0] * len(self._clients)  # one of vLLM's own, which cannot tell, or another rank than 0
+            return [0] * len(self._clients)  # a client of vLLM's own, which cannot tell, or a rank other than 0
         *befores, n_workers = accumulate((client.n_workers() for client in self._clients), initial=0)
         n = self._info.world_size - self._info.n_trainers
         if n_workers != n:
@@ -246,7 +258,8 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._finish(*([] if weight_version is None else [weight_version]))
 
     def _start(self, draft: bool) -> None:
-        self._end_what_began()  # an update that failed, of which a call did not reach its server
+        """Begin an update on each server."""
+        self._end_what_began()  # of an update that failed, if a call did not reach its server
         try:
             for client in self._clients:
                 client.start_draft_weight_update() if draft else client.start_weight_update()
@@ -256,13 +269,14 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             raise
 
     def _end_what_began(self) -> None:
-        """Whatever servers say to it: one that is still in an update would refuse to start again."""
+        """End updates that began, and ignore errors: a server that is still in an update would refuse to begin
+        another."""
         with suppress(Exception):
             self._finish()
         self._begun = []
 
     def _finish(self, *weight_version: str) -> None:
-        """Of each server, also where another one's fails."""
+        """End the update on each server, even if another server fails. Raises the last error."""
         with ExitStack() as finishing:
             for client in reversed(self._begun):
                 finishing.callback(client.finish_weight_update, *weight_version)
