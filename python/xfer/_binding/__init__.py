@@ -1,1 +1,2 @@
-"""The C library as Python sees it: its functions and structs, how it is found and loaded, who may call it and when."""
+"""The binding to the C library: its functions and structs, how it is found and loaded, and which thread may call it
+when."""

@@ -1,4 +1,5 @@
-"""Every public function with the names and types of its parameters, as the headers have them; a test compares them."""
+"""The prototype of every public function, with the names that the headers give the parameters. A test compares them
+with the headers."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from typing import Any
 
 from . import structs as s
 
-STATUS = object()  # a function that returns an xfer_status
+STATUS = object()  # stands for the result of a function that returns an xfer_status
 _out = POINTER(c_void_p)
 AllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 Misc = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, POINTER(c_int64), c_int, c_void_p)
@@ -34,6 +35,7 @@ Prototype = tuple[Any, dict[str, Any]]
 
 
 def _f(result: Any, **parameters: Any) -> Prototype:
+    """Return a prototype."""
     return result, parameters
 
 
@@ -223,7 +225,7 @@ REFIT: dict[str, Prototype] = {
     "xfer_locals_wait": _f(STATUS, locals="locals", plan="plan", timeout_ms=c_uint64),
 }
 
-# Of the plug-in libraries. An ncclComm_t is an address; an MPI_Comm is one too, in Open MPI.
+# The functions of the plug-in libraries. An ncclComm_t is an address, and in Open MPI so is an MPI_Comm.
 NCCL: dict[str, Prototype] = {
     "xfer_comm_create_nccl": _f(STATUS, comm=_out, nccl=c_void_p),
     "xfer_nccl_id": _f(STATUS, id=c_void_p),

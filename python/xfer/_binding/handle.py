@@ -1,4 +1,4 @@
-"""Objects of the library with one owner."""
+"""Objects of the C library, each with one owner in Python."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """Owns one object of the library. close(), `with` or the garbage collector closes it; any other use then raises
-    ValueError. Objects that its open users still need stay until the last of them is closed. It cannot be copied or
-    pickled, since two owners would release it twice."""
+    """The owner of one object of the library. close(), the end of a `with` block or the garbage collector closes it;
+    any other use then raises ValueError. If other open objects still need it, the C object lives until the last of them
+    is closed. A Handle cannot be copied or pickled, since two owners would release the object twice."""
 
     _kind = ""  # "mesh" for an xfer_mesh
-    _makers = ""  # what makes one, where the constructor alone does not
+    _makers = ""  # the methods that make one, if the constructor alone does not
 
     def __init__(self) -> None:
         self._handle: c_void_p | None = c_void_p()
         self._closed = False
         self._n_users = 0
-        self._uses: Handle | None = None  # must outlive this
+        self._uses: Handle | None = None  # must outlive this object
 
     @property
     def _as_parameter_(self) -> c_void_p:
@@ -41,21 +41,23 @@ class Handle:
         _ = self._as_parameter_
 
     def _out(self) -> Any:
+        """Return what a maker of C writes the new object to."""
         return byref(self._handle) if self._handle is not None else None
 
     def _use(self, other: Handle) -> None:
+        """Keep another object alive until this one is destroyed."""
         self._uses = other
         other._n_users += 1
 
     def _leave(self) -> None:
-        """One user less."""
+        """Note that an object which used this one was destroyed."""
         self._n_users -= 1
         if self._closed:
             self.close()
 
     @property
     def closed(self) -> bool:
-        """Was close() called?"""
+        """Whether close() was called."""
         return self._closed
 
     def close(self) -> None:
@@ -71,6 +73,7 @@ class Handle:
             used._leave()
 
     def _destroy(self, handle: c_void_p) -> None:
+        """Release the object of C."""
         getattr(lib, f"xfer_{self._kind}_destroy")(handle)
 
     def __enter__(self) -> Self:
@@ -94,6 +97,7 @@ class Handle:
         raise TypeError(f"a {type(self).__name__} belongs to this process: it cannot be pickled")
 
     def _repr(self, what: str) -> str:
+        """Return the text of repr(), with `what` about an object that is not closed."""
         return f"<{type(self).__name__} closed>" if self._closed else f"<{type(self).__name__} {what}>"
 
 

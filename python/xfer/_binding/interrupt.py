@@ -1,7 +1,7 @@
-"""Handlers of signals while C waits on the main thread, which alone runs them, and in Python alone.
+"""Run Python's signal handlers while C waits on the main thread, which is the only thread that runs them.
 
-C asks now and then whether its wait goes on (xfer_interrupt_set()); then they run. What one of them raises, as Ctrl-C's
-does, ends the wait, and is raised when C has returned.
+During a wait C asks now and then whether to go on (xfer_interrupt_set()), and then the handlers run. If one raises,
+such as that of Ctrl-C, the wait ends, and its exception is raised once C has returned.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from typing import Any
 from .functions import Interrupt
 from .lib import PATH
 
-_set = ctypes.PyDLL(PATH).xfer_interrupt_set  # which keeps the GIL: it takes less than to give it back
+_set = ctypes.PyDLL(PATH).xfer_interrupt_set  # PyDLL keeps the GIL: releasing it would take longer than the call
 _set.argtypes, _set.restype = [Interrupt, c_void_p], None
 _NOBODY = Interrupt()
 
 
 def answering(function: Callable[[Any], Any], raised: list[BaseException], failed: Any) -> Generator[Any, Any, None]:
-    """function() of what is sent; where that raises, `failed`, and the exception goes into the list. C calls `send`: at
-    the entry of a function that C calls, what a handler raises would be printed and lost; here it comes at the `yield`.
-    The outer `try` is for what comes while the inner one has its hands full."""
+    """Answer each value that is sent with function(value). If that raises, answer `failed` and add the exception to
+    `raised`.
+
+    C calls the generator's send(). A signal handler may raise when Python enters a function that C calls, where the
+    exception would be printed and lost; in a generator it is raised at the `yield` and can be kept. The outer `try`
+    catches what a handler raises while the inner one is handling an exception.
+    """
     answer = None
     while True:
         try:
@@ -42,7 +46,7 @@ def answering(function: Callable[[Any], Any], raised: list[BaseException], faile
 
 
 def _asked() -> tuple[Any, list[BaseException]]:
-    """Who is asked during a call, and what handlers have raised meanwhile."""
+    """Return a callback for C to ask, and the list of what handlers raise."""
     raised: list[BaseException] = []
     answers = answering(lambda _: 0, raised, 1)
     next(answers)
@@ -50,17 +54,18 @@ def _asked() -> tuple[Any, list[BaseException]]:
 
 
 _idle: list[tuple[Any, list[BaseException]]] = []
-_now = _NOBODY  # who is asked; what C calls may call C, too
+_now = _NOBODY  # whom C asks in this call; a callback of C may make a call of its own
 
 
 def is_on_main() -> bool:
-    """Is this the thread that runs handlers?"""
+    """Return whether this is the main thread, which runs signal handlers."""
     return threading.get_ident() == threading.main_thread().ident
 
 
 def interruptible(function: Callable[..., Any], *arguments: Any) -> Any:
-    """function(*arguments), whose waits in C what a handler raises ends. Where it is raised the function has returned;
-    what it returned is lost, or its error the context."""
+    """Return function(*arguments). If a signal handler raises during a wait in C, the wait ends, and this raises the
+    handler's exception after the function has returned. The function's result is then lost; its error becomes the
+    context of the exception."""
     if not is_on_main():
         return function(*arguments)
     global _now

@@ -1,7 +1,8 @@
-"""libxfer loaded: its functions behind a check of each argument, and the plug-in libraries when they are asked for.
+"""The loaded libxfer. A check of each argument comes before each function. Plug-in libraries are loaded when they are
+first needed.
 
-The library is the file that XFER_LIBRARY names, else the one inside this package, else the installed one. A plug-in is
-looked for beside it.
+The library is the file that XFER_LIBRARY names, otherwise the one inside this package, otherwise the installed one. A
+plug-in is looked for beside it.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ _HERE = pathlib.Path(__file__).parents[1] / "lib"
 
 
 def _check(status: int, function: Any, arguments: Any) -> None:
+    """Raise the exception of a status that is an error. ctypes calls this after each function that returns a status."""
     if status != 0:
         raise error_of(status, decoded(lib.xfer_last_error()))
 
 
 def _checking(function: Any, parameters: dict[str, Any]) -> Any:
-    """The function, behind a check of each argument."""
+    """Return a function that checks each argument before it calls `function`."""
     checks = tuple((check_of(c_type), name) for name, c_type in parameters.items())
 
     def call(*values: Any) -> Any:
@@ -39,11 +41,12 @@ def _checking(function: Any, parameters: dict[str, Any]) -> Any:
         )
 
     made: Any = call
-    made.unchecked = function  # for arguments that are right, where there are thousands
+    made.unchecked = function  # for thousands of calls whose arguments are known to be right
     return made
 
 
 def _functions_of(library: ctypes.CDLL, prototypes: dict[str, _functions.Prototype]) -> SimpleNamespace:
+    """Return the functions of a library with their prototypes set."""
     functions = SimpleNamespace()
     for name, (result, parameters) in prototypes.items():
         function = getattr(library, name)
@@ -56,19 +59,21 @@ def _functions_of(library: ctypes.CDLL, prototypes: dict[str, _functions.Prototy
 
 
 def _path() -> str:
+    """Return the path or the name of libxfer."""
     inside = _HERE / "libxfer.so.0"
     given = os.environ.get("XFER_LIBRARY")
     return given or (str(inside) if inside.exists() else ctypes.util.find_library("xfer") or "libxfer.so.0")
 
 
 def check_abi(struct: Any) -> None:
-    """Refuse a struct whose size, or the place of one of whose fields, is not the library's."""
+    """Raise unless a struct has the same size and the same offset of each field as in the library."""
     lib.xfer_abi_check(struct.__name__.encode(), ctypes.sizeof(struct))
     for field, _ in struct._fields_:
         lib.xfer_abi_check(f"{struct.__name__}.{field}".encode(), getattr(struct, field).offset)
 
 
 def _open() -> ctypes.CDLL:
+    """Load libxfer."""
     try:
         return ctypes.CDLL(PATH)
     except OSError as error:
@@ -76,6 +81,7 @@ def _open() -> ctypes.CDLL:
 
 
 def _address(function: Any) -> int | None:
+    """Return the address of a function."""
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
@@ -90,7 +96,7 @@ for _each in STRUCTS:
 
 
 def _loaded(soname: str) -> bool:
-    """Whether the process has that library already."""
+    """Return whether the process has loaded this library already."""
     try:
         ctypes.CDLL(soname, mode=os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:
@@ -99,7 +105,7 @@ def _loaded(soname: str) -> bool:
 
 
 def _driver_cuda() -> int | None:
-    """The newest CUDA that this machine's driver can run, as 12 or 13; None without a driver."""
+    """Return the newest CUDA that this machine's driver can run, such as 12 or 13, or None without a driver."""
     version = c_int(0)
     try:
         failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
@@ -109,8 +115,9 @@ def _driver_cuda() -> int | None:
 
 
 def _fitting(built: list[int]) -> list[int]:
-    """Of the CUDA versions that there are plug-ins for, those that the driver can run, best first: that of the runtime
-    which the process has, torch's for one; then the newest. Raises where none fits."""
+    """Return those CUDA versions, among the ones that there are plug-ins for, that the driver can run. The version of a
+    CUDA runtime that the process has loaded, such as torch's, comes first, then the newest. Raises UnsupportedError if
+    there is none."""
     driver = _driver_cuda()
     fitting = [version for version in built if driver is None or version <= driver]
     if not fitting:
@@ -120,18 +127,20 @@ def _fitting(built: list[int]) -> list[int]:
 
 
 def _preload_nccl() -> None:
-    """NCCL from the `nvidia-...` wheels, where the process has none yet: a plug-in finds what is loaded already."""
+    """Load NCCL from the `nvidia-...` wheels unless the process has loaded one: a plug-in uses the NCCL that is
+    loaded."""
     for site in sys.path:
         found = pathlib.Path(site) / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
         if found.exists() and not _loaded(found.name):
             try:
                 ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
-            except OSError:  # of another machine: the plug-in itself says what it lacks
+            except OSError:  # for another machine: the error of the plug-in will say what is missing
                 continue
 
 
 def _candidates(name: str) -> Iterator[str]:
-    """Where a plug-in may be: in folders of CUDA versions, as in a wheel; else beside the library, or the system's."""
+    """Yield where a plug-in may be: in a folder for each CUDA version, as in a wheel, or else beside the library, or
+    where the system looks."""
     stem = f"libxfer_{name}.so"
     beside = pathlib.Path(PATH).parent
     of_cuda = {int(p.parent.name[2:]): str(p) for p in beside.glob(f"cu[0-9][0-9]/{stem}.0")}
@@ -147,7 +156,7 @@ _BUILT_WITH = {"mpi": "Open MPI", "nccl": "nvcc and NCCL"}
 
 
 def _load_first(name: str) -> ctypes.CDLL:
-    """The first that loads. It needs no GPU and no driver to load."""
+    """Return the first candidate for a plug-in that loads. Loading needs neither a GPU nor a driver."""
     reasons = []
     for path in _candidates(name):
         try:
@@ -161,7 +170,8 @@ def _load_first(name: str) -> ctypes.CDLL:
 
 @functools.cache
 def plugin(name: str) -> SimpleNamespace:
-    """The functions of libxfer_nccl or libxfer_mpi, and as `library` what it was loaded from."""
+    """Return the functions of libxfer_nccl or libxfer_mpi. The attribute `library` of the result is the library
+    itself."""
     if name == "nccl":
         _preload_nccl()
     library = _load_first(name)

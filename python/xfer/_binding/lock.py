@@ -1,18 +1,18 @@
-"""Who may call C with a comm, and when.
+"""Which thread may call C with a comm, and when.
 
-A comm and its plans are for one call at a time, and each caller has its rule:
+A comm and its plans serve one call at a time, and each caller follows its rule:
 
-- A thread takes the comm for a call of this package (`with lock`) and waits for nobody: if another thread has it, or if
-  this is a handler of signals, a finalizer or a callback that runs during the thread's own call, it gets a StateError.
-- Around each function of C the call holds `in_c`. Meanwhile nothing of the comm is destroyed.
-- Any thread may make a short call `beside` the one that has the comm, such as a look at a plan's figures, as long as
-  `in_c` is free; the call that has the comm waits until it is over.
-- Anyone, a finalizer and a handler too, may `give_back` at any time: that is done at once, or after the function of C
-  that is running. Where MPI allows the main thread alone, it is done by the main thread's next call.
+- A thread takes the comm for a call of this package (`with lock`), without waiting. It gets a StateError if another
+  thread has the comm, or in a signal handler, a finalizer or a callback that runs during a call of the same thread.
+- The call holds `in_c` around each function of C. Nothing of the comm is destroyed meanwhile.
+- Any thread may make a short call with beside(), such as a look at a plan's figures, as long as `in_c` is free. The
+  call that has the comm waits until the short one is over.
+- Anyone may call give_back() at any time, also a finalizer or a signal handler. What is given back is destroyed at
+  once, or after the function of C that is running. If MPI allows only the main thread, its next call does it.
 - A child of fork() has neither the threads nor a place among the ranks: it can take nothing and gives nothing back.
 
-What a handler raises may keep a call from letting go. So the owner is a thread and the frame of its call: once that
-frame has left the thread's stack, the thread's next call takes the comm.
+A signal handler may raise at a point that keeps a call from letting go of the comm. So the owner is a thread together
+with the frame of its call: once that frame has left the thread's stack, the thread's next call takes the comm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .interrupt import is_on_main
 
 __all__ = ["CommLock"]
 
-_Call = tuple[int, FrameType]  # a thread and a frame of it
+_Call = tuple[int, FrameType]  # a thread, and the frame of its call
 
 
 def _is_running(wanted: FrameType) -> bool:
-    """Is the frame on the stack of this thread?"""
+    """Return whether a frame is on the stack of this thread."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not wanted:
         frame = frame.f_back
@@ -42,21 +42,21 @@ def _is_running(wanted: FrameType) -> bool:
 
 
 class CommLock:
-    """`with` takes the comm."""
+    """The lock of a comm. `with` takes the comm."""
 
     __slots__ = ("_beside", "_given_back", "_owner", "_process", "in_c", "on_main_only")
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._owner: dict[str, _Call] = {}  # at most one; setdefault() sets it in one step, also in view of handlers
-        self._beside: dict[int, FrameType] = {}  # the calls of beside(), by thread
-        self._given_back: deque[tuple[Any, ...]] = deque()  # calls of give_back() that are to be made
+        self._owner: dict[str, _Call] = {}  # at most one; no signal handler can interrupt setdefault()
+        self._beside: dict[int, FrameType] = {}  # the frames of calls of beside(), by thread
+        self._given_back: deque[tuple[Any, ...]] = deque()  # calls of give_back() that are left to be made
         self.in_c = threading.Lock()
-        self.on_main_only = False  # below MPI_THREAD_SERIALIZED
+        self.on_main_only = False  # True if MPI has a thread level below MPI_THREAD_SERIALIZED
 
     @property
     def owner(self) -> int | None:
-        """The thread that has the comm."""
+        """The identifier of the thread that has the comm, or None."""
         call = self._owner.get("call")
         return None if call is None else call[0]
 
@@ -77,7 +77,7 @@ class CommLock:
         self._owner.pop("call", None)
 
     def beside(self, function: Callable[..., Any], *arguments: Any) -> bool:
-        """A short call by any thread, which waits for nobody. False: it was not made, since C is in a call."""
+        """Make a short call from any thread, without waiting. Return False, without making it, if a call is in C."""
         if os.getpid() != self._process:
             raise self.forked()
         try:
@@ -86,7 +86,8 @@ class CommLock:
             self.give_back()
 
     def give_back(self, *call: Any) -> None:
-        """(function, arguments) that destroys something of the comm; with no arguments, what could not be before."""
+        """Destroy something of the comm as soon as possible. call: a function and its arguments; without them, make the
+        calls that are left from before."""
         if call:
             self._given_back.append(call)
         if not self._given_back or os.getpid() != self._process or (self.on_main_only and not is_on_main()):
@@ -95,18 +96,20 @@ class CommLock:
             pass
 
     def _give_all(self) -> None:
+        """Make all calls of give_back() that are left."""
         while self._given_back:
             function, *arguments = self._given_back.popleft()
             function(*arguments)
 
     def _if_free(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Call the function if no call is in C. Return whether it was called."""
         thread = threading.get_ident()
         taken: list[bool] = []
         if thread in self._beside and _is_running(self._beside[thread]):
             return False
         try:
-            self._beside[thread] = sys._getframe()  # else a handler would take the comm, and wait for this call
-            taken.extend(map(self.in_c.acquire, (False,)))  # in one step, in view of handlers
+            self._beside[thread] = sys._getframe()  # otherwise a handler could take the comm and wait for this call
+            taken.extend(map(self.in_c.acquire, (False,)))  # one step, which no signal handler can interrupt
             if True in taken:
                 function(*arguments)
             return True in taken
@@ -118,7 +121,7 @@ class CommLock:
                 self._beside.pop(thread, None)
 
     def in_use(self) -> StateError:
-        """For a call that cannot be made now."""
+        """Return the error of a call that cannot be made now."""
         thread = threading.get_ident()
         is_ours = thread == self.owner or thread in self._beside
         why = "a call on it was interrupted" if is_ours else "another thread is using it"
@@ -127,5 +130,5 @@ class CommLock:
         return error
 
     def forked(self) -> StateError:
-        """For a call of a child."""
+        """Return the error of a call in a child of fork()."""
         return StateError(f"the comm is of process {self._process}, of which this is a fork")

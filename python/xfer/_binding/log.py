@@ -1,4 +1,4 @@
-"""What the library does, told to Python."""
+"""The library's log, passed on to Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .structs import choice, decoded
 
 _LEVELS = {"warn": 1, "info": 2, "trace": 3}
 _NUMBERS = {1: logging.WARNING, 2: logging.INFO, 3: logging.DEBUG}
-_told: Any = None  # C holds it
+_told: Any = None  # the callback that C has, kept alive
 
 
 def log_to(where: logging.Logger | Callable[[str, int, str], None] | None, level: str = "info") -> None:

@@ -1,4 +1,4 @@
-"""The public structs as ctypes sees them. Each field names its C type, or the kind of the object it points to."""
+"""The public structs as ctypes types. Each field has its C type, or the kind of object that it points to."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from ..errors import ArgError
 MAX_DIMS = 8
 _dims = c_int64 * MAX_DIMS
 
-# What is to be handed to ctypes for an argument or a field, of its value and its name.
+# Takes a value and the name of its argument or field, and returns what is passed to ctypes, or raises.
 Check = Callable[[Any, str], Any]
 
 
 def _integers(c_type: Any) -> Check:
+    """Return the check for an integer type."""
     signed, bits = c_type(-1).value < 0, 8 * ctypes.sizeof(c_type)
     least, most = (-1 << bits - 1, (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
 
@@ -33,6 +34,8 @@ def _integers(c_type: Any) -> Check:
 
 @cache
 def _objects(kind: str) -> Check:
+    """Return the check for an object of a kind."""
+
     def check(value: Any, name: str) -> Any:
         if value is None:
             return None
@@ -44,19 +47,21 @@ def _objects(kind: str) -> Check:
 
 
 def _address(value: Any, name: str) -> Any:
+    """Return an address after checking that it fits in a pointer."""
     if isinstance(value, int) and (c_void_p(value).value or 0) != value:
         raise OverflowError(f"{name} = {value} is no address")
     return value
 
 
 def _text(value: Any, name: str) -> Any:
+    """Return a text after checking that it has no NUL."""
     if value is not None and b"\0" in value:
         raise ValueError(f"{name} has a NUL in it")
     return value
 
 
 def _number(value: Any, name: str) -> float:
-    """Also one of NumPy's or torch's; float() alone would read a text."""
+    """Return a number as a float. Numbers of NumPy and torch are accepted; a text, which float() would read, is not."""
     if not hasattr(type(value), "__float__"):
         raise TypeError(f"{name} is {value!r}, not a number")
     return float(value)
@@ -67,19 +72,20 @@ _CHECKS |= {c_void_p: _address, c_char_p: _text, c_float: _number}
 
 
 def check_of(c_type: Any) -> Check | None:
-    """None: ctypes looks itself. It alone would cut an integer to size, end a text at its first NUL, and take any
-    address for an object. `c_type` of an object is the `_kind` of its Handle."""
+    """Return the check for a type, or None if ctypes checks enough by itself. ctypes would cut an integer to size, end
+    a text at its first NUL, and take any address for an object. c_type: a ctypes type, or the `_kind` of a Handle."""
     return _objects(c_type) if isinstance(c_type, str) else _CHECKS.get(c_type)
 
 
 def checked(c_type: Any, value: Any, name: str) -> Any:
-    """A value that is handed over, as check_of() has it."""
+    """Return a value as it is passed to C, after its check."""
     check = check_of(c_type)
     return value if check is None else check(value, name)
 
 
 def whole(value: Any, name: str) -> int:
-    """A whole number of the caller's; what int() would cut to one, or read from a text, is none."""
+    """Return a whole number that the caller passed. A float, which int() would cut, or a text, which it would read,
+    raises TypeError."""
     try:
         return operator.index(value)
     except TypeError:
@@ -87,64 +93,66 @@ def whole(value: Any, name: str) -> int:
 
 
 def truth(value: Any, name: str) -> bool:
-    """True or False of the caller's, also NumPy's; not what Python takes for one, as it does "no" for True."""
+    """Return True or False that the caller passed; NumPy's are accepted. Another object, such as "no", which Python
+    takes for true, raises TypeError."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"{name} is {value!r}, not True or False")
     return bool(value)
 
 
 def choice(value: Any, choices: Mapping[str, int], name: str) -> int:
-    """What stands for one of several words."""
+    """Return the number of one of several words."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"there is no {name} {value!r}: it is one of {', '.join(choices)}")
     return choices[value]
 
 
 def listed(value: Any, name: str) -> Any:
-    """A list of the caller's, not one item in its place."""
+    """Return a list that the caller passed, or raise TypeError for a single item."""
     if not hasattr(value, "__len__"):
         raise TypeError(f"{name} is {value!r}, not a list")
     return value
 
 
 def length(values: Any, name: str) -> int:
-    """Of a list of the caller's; 0 of None. Not by its truth, which an array of NumPy does not have."""
+    """Return the length of a list that the caller passed; None counts as empty. An array of NumPy has no truth value to
+    ask instead."""
     return 0 if values is None else len(listed(values, name))
 
 
 def items(value: Any, n: int, what: str) -> Any:
-    """As many as what() has, such as the (lo, hi) of a box."""
+    """Return a sequence after checking that it has `n` items. what: what a right one is, for the error text."""
     if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != n:
         raise ArgError(f"{what}, not {value!r}")
     return value
 
 
 def needed(kind: str, value: Any, name: str) -> Any:
-    """As checked(), of an object that may not be left out."""
+    """Return what checked() returns, and raise ArgError for None."""
     if value is None:
         raise ArgError(f"{name} is None, not a {kind}")
     return checked(kind, value, name)
 
 
 def encoded(text: Any, name: str) -> bytes:
-    """A text for C."""
+    """Return a text as bytes for C."""
     if not isinstance(text, str):
         raise TypeError(f"{name} is a {type(text).__name__}, not a text")
     return text.encode()
 
 
 def sayable(text: Any) -> bytes:
-    """A sentence for other ranks, with what cannot be said escaped."""
+    """Return a sentence as bytes for other ranks, with characters escaped that cannot be encoded."""
     return str(text).replace("\0", "\\0").encode(errors="backslashreplace")
 
 
 def decoded(text: bytes) -> str:
-    """A text of C's, which may have been cut inside a character."""
+    """Return a text that came from C, which may have been cut inside a character."""
     return text.decode(errors="replace")
 
 
 def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
-    """A C array of the values; None stays NULL."""
+    """Return a C array of the values; None stays NULL."""
     if values is None:
         return None
     check = check_of(c_type)
@@ -154,14 +162,16 @@ def array(c_type: Any, values: Sequence[Any] | None, name: str) -> Any:
 
 
 def c_type_of(c_type: Any) -> Any:
-    """What ctypes passes: a pointer for an object."""
+    """Return the type that ctypes passes; an object is passed as a pointer."""
     return c_void_p if isinstance(c_type, str) else c_type
 
 
 class _Checked(Structure):
+    """A struct that checks each value that is assigned to a field."""
+
     _checks: dict[str, Check | None] = {}
 
-    def __setattr__(self, name: str, value: Any) -> None:  # its constructor comes by here too
+    def __setattr__(self, name: str, value: Any) -> None:  # ctypes calls this from the constructor, too
         check = self._checks.get(name)
         super().__setattr__(name, value if check is None else check(value, name))
 
@@ -170,6 +180,7 @@ STRUCTS: list[Any] = []
 
 
 def _struct(c_name: str, **fields: Any) -> Any:
+    """Define a public struct."""
     checks = {name: check_of(c_type) for name, c_type in fields.items()}
     made = type(c_name, (_Checked,), {"_checks": checks, "_fields_": [(n, c_type_of(t)) for n, t in fields.items()]})
     STRUCTS.append(made)
@@ -177,12 +188,12 @@ def _struct(c_name: str, **fields: Any) -> Any:
 
 
 def sized(struct: Any, **fields: Any) -> Any:
-    """A struct whose first field is its own size, as XFER_..._INIT makes it."""
+    """Return a struct whose first field is its own size, as XFER_..._INIT makes it."""
     return struct(struct_size=ctypes.sizeof(struct), **fields)
 
 
 def fields_of(value: Any) -> dict[str, Any]:
-    """The fields of a struct by name, but for its size and what is reserved."""
+    """Return the fields of a struct by name, without its size and reserved fields."""
     return {name: getattr(value, name) for name, _ in value._fields_ if name not in ("struct_size", "reserved")}
 
 
@@ -240,14 +251,14 @@ View = _struct(
     reserved=c_uint32,
     box_strides=POINTER(c_int64),
 )
-# The same once more, for where there are thousands: ctypes sets one field after the other.
+# The same struct for places where there are thousands of it: ctypes would set one field after the other.
 _VIEW = struct.Struct("=iiQ8qQqiIQ")
 _STRIDED = 1  # XFER_VIEW_STRIDED
 assert _VIEW.size == ctypes.sizeof(View)
 
 
 def strided(address: int, strides: Sequence[int]) -> bytes:
-    """What xfer_view_strided() returns."""
+    """Return what xfer_view_strided() returns, as bytes."""
     if len(strides) > MAX_DIMS:
         raise ValueError(f"an array of {len(strides)} dims, of {MAX_DIMS} at most")
     rest = (0,) * (MAX_DIMS - len(strides))
@@ -258,18 +269,19 @@ def strided(address: int, strides: Sequence[int]) -> bytes:
 
 
 NO_VIEW = bytes(_VIEW.size)
-set_base = View.base.__set__  # of an address that is one
+set_base = View.base.__set__  # without a check of the address
 
 
 def view_at(view: bytes, address: int) -> Any:
-    """A View, of memory that begins at this address."""
+    """Return a View of memory that begins at an address. view: the View with any address, as bytes."""
     made = View.from_buffer_copy(view)
     set_base(made, address)
     return made
 
 
 def views(each: Sequence[bytes], addresses: Sequence[int]) -> Any:
-    """An array of Views, of memory that begins at these addresses."""
+    """Return a C array of Views of memory that begins at these addresses. each: the Views with any addresses, as
+    bytes."""
     made = bytearray().join(each)
     words = memoryview(made).cast("Q")
     words[View.base.offset // 8 :: _VIEW.size // 8] = memoryview(struct.pack(f"={len(each)}Q", *addresses)).cast("Q")

@@ -1,1 +1,1 @@
-"""What a loader does to its tensors, recorded: the parts of xfer.capture."""
+"""The recorder under xfer.capture."""

@@ -1,4 +1,4 @@
-"""What a loader does to storages, operation by operation: the recorder under xfer.capture."""
+"""The recorder under xfer.capture: it follows what a loader does to storages, operation by operation."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ _WIDER = {
 
 
 def _holds(dtype: Any, other: Any) -> bool:
-    """Does a type hold all values of another?"""
+    """Return whether a dtype represents all values of another."""
     return dtype == other or dtype in _WIDER.get(other, ())
 
 
 @dataclass
 class Write:
-    """A write into a parameter, in order: a copy, or what made the value."""
+    """A write into a parameter. Writes are kept in order.
+
+    made: None if the values are copies; otherwise the operation that made them, and the names of its sources.
+    """
 
     copy: Strided
     made: tuple[str, tuple[str, ...]] | None = None
@@ -43,27 +46,33 @@ class Write:
 
 @dataclass
 class _Storage:
-    """What is known of a storage. `keep`: it lives on, so that its address is not another's."""
+    """What is known of a storage.
+
+    keep: keeps the storage alive, so that its address is not given to another. name: of the parameter, or None.
+    is_rounded: values were copied into it that its dtype may not represent.
+    """
 
     keep: Any
     block: Block
     dtype: Any
-    name: str | None = None  # of a parameter
+    name: str | None = None  # of the parameter
     writes: list[Write] = field(default_factory=list)
-    is_rounded: bool = False  # something was copied into it that its type may not hold
+    is_rounded: bool = False  # values were copied into it that its dtype may not represent
 
 
 def _key(tensor: Any) -> int:
+    """Return a number that is the same for tensors with the same storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def _is_index(tensor: Any) -> bool:
-    """Does it have values that say which elements?"""
+    """Return whether a tensor has values that can select elements."""
     return not tensor.is_meta and tensor.dtype == torch.int64
 
 
 def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
-    """Without their values where indices, masks or others meet tensors without data."""
+    """Carry out an operation. If it has both tensors with data, such as indices or masks, and tensors without data,
+    carry it out without data."""
     if any(x.is_meta for x in tensors) and not all(x.is_meta for x in tensors) and not _kind_of(func).writes:
         shapes = {id(x): x.to("meta") for x in tensors if not x.is_meta}
         args, kwargs = tree_map(lambda x: shapes.get(id(x), x), (args, kwargs))
@@ -71,10 +80,12 @@ def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
 
 
 def _region(tensor: Any) -> list[tuple[int, int]]:
+    """Return the (size, stride) of each dim."""
     return list(zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def name_of(dtype: Any) -> str:
+    """Return the library's name of a dtype, or torch's if the library does not have it."""
     try:
         return dtype_name(dtype)
     except TypeError:
@@ -82,7 +93,8 @@ def name_of(dtype: Any) -> str:
 
 
 class _Number:
-    """The node of what item() gives: a number that a loader may fill a parameter with. To all else it has no value."""
+    """A number that item() returned. A loader may fill a parameter with it; any other use raises ValueError, since it
+    has no value. torch calls the methods."""
 
     def __init__(self, tensor: Any, source: str) -> None:
         self.tensor, self.source, self.is_used = tensor, source, False
@@ -101,28 +113,32 @@ class _Number:
 
 
 def _no_value(source: str) -> ValueError:
+    """Return the error for a loader that looks at a value of a source."""
     return ValueError(f"the loader looks at a value of {source!r}: there is none here")
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
-    """Sees each operation below autograd. Those on the checkpoint's elements are followed and not carried out."""
+    """A dispatch mode that sees each operation below autograd. It follows operations on the checkpoint's elements
+    instead of carrying them out."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sources: dict[str, Any] = {}
         self.known: dict[int, _Storage] = {}
-        self.live: list[Any] = []  # parameters themselves, which keep their dims
+        self.live: list[Any] = []  # the parameters, whose own dims must not change
         self.numbers: list[_Number] = []
 
     # ---- what is known at first
 
     def add_source(self, name: str, tensor: Any) -> None:
+        """Add a tensor of the checkpoint."""
         block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,), tensor.dtype)])
         self.sources[name] = tensor
         self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, tensor.dtype)
 
     def add(self, tensor: Any, name: str | None = None) -> _Storage:
-        """The storage of a tensor, by the tensor's own dims where it is dense."""
+        """Add the storage of a tensor, and return what is known of it. The storage is known by the dims of the tensor
+        if the tensor is dense. name: of a parameter."""
         n = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
         dims = sorted(_region(tensor), key=lambda dim: (-dim[1], -dim[0]))
         shape = tuple(n for n, _ in dims)
@@ -158,7 +174,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             for target, source in zip(_flat(args[0]), _flat(args[1]), strict=True):
                 if self._has_elements(target) or self._has_elements(source):
                     self._copy(target, source)
-                else:  # one of several that has nothing to do with the checkpoint
+                else:  # one of several copies, without elements of the checkpoint
                     self._untracked(torch.ops.aten.copy_.default, (target, source), {})
             return _returned(func, written)
         if name == "_local_scalar_dense":
@@ -167,12 +183,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             others = [x for x in tensors if all(x is not y for y in written)]
             empty = [x for x in written if x.numel() == 0 and any(x is y for y in _flat(kwargs))]
             if empty and any(x.numel() for x in others):
-                func(*args, **kwargs)  # which makes `out` as large as the result
+                func(*args, **kwargs)  # this makes `out` as large as the result
             for x in written:
                 self._spoil(x, name, others)
             return _returned(func, written)
         if name == "_to_copy" and args[0].is_meta:
-            kwargs = {**kwargs, "device": args[0].device}  # there is nothing to bring to another
+            kwargs = {**kwargs, "device": args[0].device}  # without data there is nothing to move to another device
         result = _carried_out(func, args, kwargs, tensors)
         for out in _flat(result):
             if isinstance(out, torch.Tensor) and _key(out) not in {_key(x) for x in tensors}:
@@ -180,7 +196,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return result
 
     def _number(self, tensor: Any) -> torch.SymFloat:
-        """As the tensor is now."""
+        """Return item() of a tensor, with the elements that the tensor has now."""
         source = self._sources_of([tensor])[0]
         if not tensor.is_floating_point():
             raise _no_value(source)
@@ -190,6 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return torch.SymFloat(self.numbers[-1])
 
     def _fill(self, func: Any, args: Any, number: _Number) -> Any:
+        """Record that a parameter is filled with a number of a source."""
         if func.overloadpacket.__name__ != "fill_":
             raise _no_value(number.source)
         number.is_used = True
@@ -197,7 +214,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return args[0]
 
     def _untracked(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An operation on nothing of the checkpoint's. It may fill a parameter, or make a tensor for what comes."""
+        """Carry out an operation that has no elements of the checkpoint. It may still fill a parameter, or make a
+        tensor that later receives elements."""
         name = func.overloadpacket.__name__
         written = _written(func, args, kwargs)
         named = [x for x in written if (known := self.known.get(_key(x))) is not None and known.name is not None]
@@ -206,7 +224,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 self._spoil(x, name, [])
             return _returned(func, written)
         if name == "_to_copy" and _is_index(args[0]) and torch.device(kwargs.get("device") or "cpu").type == "meta":
-            kwargs = {**kwargs, "device": "cpu"}  # where it says which of the checkpoint's elements
+            kwargs = {**kwargs, "device": "cpu"}  # it may select elements of the checkpoint, which needs its values
         result = _carried_out(func, args, kwargs, [x for x in _flat((args, kwargs)) if isinstance(x, torch.Tensor)])
         for out in _flat(result):
             if isinstance(out, torch.Tensor) and _key(out) not in self.known:
@@ -215,27 +233,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _constant(made: _Storage, filled: bool) -> None:
+        """Record that a new storage is filled with a constant."""
         if filled:
             made.block.boxes.append(
                 Box((0,) * len(made.block.shape), made.block.shape, "", 0, (0,) * len(made.block.shape))
             )
 
     def has_elements(self, tensors: Iterable[Any], but: Iterable[Any]) -> bool:
-        """Is something of the checkpoint in the storage of one of them, which none of the others has?"""
+        """Return whether the storage of one of the tensors has elements of the checkpoint and is not the storage of a
+        tensor in `but`."""
         own = {_key(tensor) for tensor in but} if (given := list(filter(self._has_elements, tensors))) else set()
         return any(_key(tensor) not in own for tensor in given)
 
     def _has_elements(self, tensor: Any) -> bool:
-        """Is something of the checkpoint in its storage?"""
+        """Return whether the storage of a tensor has elements of the checkpoint."""
         known = self.known.get(_key(tensor))
         return known is not None and known.block.is_known()
 
     def _sources_of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+        """Return the names of the sources whose elements are in the storages of the tensors."""
         known = [self.known[_key(tensor)] for tensor in tensors if _key(tensor) in self.known]
         return tuple(dict.fromkeys(name for each in known for name in each.block.sources()))
 
     def _copies(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
-        """The elements of a tensor as copies to a place with these strides. Raises Unmapped."""
+        """Return the elements of a tensor as copies to a place with these strides. Raises Unmapped if they are not
+        copies."""
         known = self.known[_key(tensor)]
         if known.block.made is not None or tensor.dtype.itemsize != known.dtype.itemsize:
             raise Unmapped
@@ -244,13 +266,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return copies if tensor.dtype == known.dtype else _taken_for(tensor.dtype, known.dtype, copies)
 
     def _exact(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
-        """The same of what has the checkpoint's values, and goes on to another place."""
+        """Return _copies() of a tensor that has the checkpoint's exact values. Raises Unmapped if they were rounded."""
         if self.known[_key(tensor)].is_rounded:
             raise Unmapped
         return self._copies(tensor, to, to_strides)
 
     def _copy(self, target: Any, source: Any) -> None:
-        """target.copy_(source)"""
+        """Record target.copy_(source)."""
         if not target.numel():
             return
         into = self.known.get(_key(target)) or self.add(target)
@@ -274,6 +296,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _write(into: _Storage, target: Any, copies: Sequence[Strided]) -> None:
+        """Record copies in the block of a storage."""
         try:
             _fill(into.block, target, copies)
         except Unmapped:
@@ -281,16 +304,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _write_made(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
-        """Values that are no copies."""
+        """Record that values were written that are not copies. made: as in Write."""
         into.block.spoil(*made)
         if target.dtype.itemsize == into.dtype.itemsize:
             into.writes.append(Write(_whole(target), made))
-        else:  # its places are those of other elements
+        else:  # its elements have another size than those of the storage
             everything = (Dim(math.prod(into.block.shape), 1, 0),)
             into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
 
     def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
-        """An operation wrote values that are no copies; those that depend on nothing are constants."""
+        """Record that an operation wrote values that are not copies. Values that depend on nothing are constants."""
         if not target.numel():
             return
         into = self.known.get(_key(target)) or self.add(target)
@@ -304,6 +327,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     # ---- tensors with storage of their own
 
     def _fresh(self, out: Any, name: str, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+        """Record what is in a tensor that an operation returned in a storage of its own."""
         self.known.pop(_key(out), None)
         made = self.add(out)
         self._constant(made, name == "constant_pad_nd" or name in _CONSTANTS)
@@ -318,7 +342,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     @staticmethod
     def _parts(out: Any, name: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        """(part of the result, the tensor that is copied there)."""
+        """Yield the parts of a result, each with the tensor that is copied there. Raises Unmapped for an operation that
+        does not copy."""
         if name in _CLONES:
             yield out, args[0]
         elif name in ("cat", "stack"):
@@ -326,7 +351,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             dim, at = dim + (out.dim() if dim < 0 else 0), 0
             for x in args[0]:
                 piece = x.unsqueeze(dim) if name == "stack" else x
-                if piece.dim() == out.dim():  # cat leaves out empty tensors of one dim
+                if piece.dim() == out.dim():  # cat() skips empty tensors of one dim
                     yield out.narrow(dim, at, piece.shape[dim]), piece
                     at += piece.shape[dim]
         elif name == "constant_pad_nd" and (len(args) < 3 or args[2] == 0) and all(n >= 0 for n in args[1]):
@@ -345,6 +370,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             raise Unmapped
 
     def _write_part(self, made: _Storage, part: Any, x: Any) -> None:
+        """Record that a tensor was copied to a part of a new storage. Raises Unmapped if that is not an exact copy."""
         known = self.known.get(_key(x))
         if known is None or not self._has_elements(x):
             raise Unmapped
@@ -355,19 +381,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
     # ---- what was written
 
     def written(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, list[Write], int]]:
-        """Of each parameter that is not tied to one before it the writes, and how many elements nothing wrote. Raises
-        ValueError for a number that went elsewhere."""
+        """Yield, for each parameter, its name, the parameter, its writes, and the number of its elements that nothing
+        wrote. A parameter that is tied to an earlier one is left out. Raises ValueError for a number from item() that
+        did not fill a parameter."""
         for number in self.numbers:
             if not number.is_used:
                 raise _no_value(number.source)
         seen: dict[int, list[tuple[int, int]]] = {}
-        last_of = cache(lambda key: _last_of(self.known[key]))  # of a storage, which several parameters may share
+        last_of = cache(lambda key: _last_of(self.known[key]))  # cached, since several parameters may share a storage
         for name, tensor in named:
             known = self.known.get(_key(tensor))
             lo, hi = tensor.storage_offset(), tensor.storage_offset() + _reach(tensor)
             others = seen.setdefault(_key(tensor), [])
             if any(a <= lo and hi <= b for a, b in others):
-                continue  # tied
+                continue  # it is tied to an earlier parameter
             others.append((lo, hi))
             writes = self._replaced(tensor) if known is None or known.name is None else known.writes
             writes = [part for each in writes for part in _inside(each, lo, hi)]
@@ -377,7 +404,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             yield name, tensor, writes, tensor.numel() - covered
 
     def _covered(self, tensor: Any, writes: list[Write]) -> int:
-        """How many elements of a parameter were written."""
+        """Return how many elements of a parameter were written."""
         known = self.known.get(_key(tensor))
         block = known.block if known is not None and known.name is not None else None
         if block is not None and block.made is None and math.prod(block.shape) == tensor.numel():
@@ -391,7 +418,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         return int(seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).sum())
 
     def _replaced(self, tensor: Any) -> list[Write]:
-        """Of a parameter that was given other memory."""
+        """Return the writes of a parameter that was given other memory."""
         if not self._has_elements(tensor):
             return []
         try:
@@ -404,14 +431,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
 
 def _taken_for(dtype: Any, other: Any, copies: Iterable[Strided]) -> list[Strided]:
-    """Copies of bits of one type in a view as another. Raises Unmapped where the source's own bits are others."""
+    """Return copies whose bits are read as another dtype. Raises Unmapped unless the bits are those of the sources."""
     if dtype.itemsize != other.itemsize or any(copy.source and copy.dtype != other for copy in copies):
         raise Unmapped
     return [replace(copy, dtype=dtype) for copy in copies]
 
 
 def _inside(write: Write, lo: int, hi: int) -> Iterator[Write]:
-    """What of a write lies in a part of a storage, which several parameters may share."""
+    """Yield the parts of a write that lie in a range of a storage, which several parameters may share."""
     copy = write.copy
     last = copy.to + sum((dim.n - 1) * dim.to for dim in copy.dims)
     if copy.size == 0 or last < lo or copy.to >= hi:
@@ -429,7 +456,7 @@ def _inside(write: Write, lo: int, hi: int) -> Iterator[Write]:
 
 
 def _last_of(known: _Storage) -> list[Write]:
-    """What is in a storage, where writes were written over."""
+    """Return the writes that are left in a storage after later ones have overwritten earlier ones."""
     block, strides, left = Block(known.block.shape), known.block.strides, []
     try:
         for i, each in enumerate(known.writes):
@@ -446,8 +473,8 @@ def _last_of(known: _Storage) -> list[Write]:
 
 
 def _last_in_strides(known: _Storage) -> list[Write]:
-    """The same where that is no product of boxes: what was written over is left out, and if a copy was in part, all is
-    made."""
+    """Do the work of _last_of() for writes that are not boxes. A write that was overwritten completely is left out. If
+    a copy was overwritten in part, the whole storage counts as made."""
     everything = Strided("", 0, 0, (Dim(math.prod(known.block.shape), 1, 0),))
     taken, left = torch.zeros(everything.size, dtype=torch.bool, device="cpu"), []
     for each in reversed(known.writes):
@@ -462,16 +489,17 @@ def _last_in_strides(known: _Storage) -> list[Write]:
 
 
 def _reach(tensor: Any) -> int:
+    """Return the number of elements from the first of a tensor to its last."""
     return 1 + sum((n - 1) * s for n, s in _region(tensor)) if tensor.numel() else 0
 
 
 def _whole(tensor: Any) -> Strided:
-    """A constant to all of its elements."""
+    """Return a write of a constant to all elements of a tensor."""
     return Strided("", 0, tensor.storage_offset(), tuple(Dim(n, s, 0) for n, s in _region(tensor)))
 
 
 def _fill(block: Block, target: Any, copies: Sequence[Strided]) -> None:
-    """All elements of a target, those of no copy with what nobody knows. Raises Unmapped."""
+    """Write all elements of a target; those that no copy covers are unknown. Raises Unmapped."""
     if sum(copy.size for copy in copies) < target.numel():
         clear(block, _whole(target))
     for copy in copies:
@@ -479,6 +507,7 @@ def _fill(block: Block, target: Any, copies: Sequence[Strided]) -> None:
 
 
 def _flat(x: Any) -> Iterator[Any]:
+    """Yield the items of nested lists, tuples and dicts."""
     if isinstance(x, list | tuple):
         for each in x:
             yield from _flat(each)
@@ -490,10 +519,13 @@ def _flat(x: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class _Kind:
-    """What an operation does, by its schema. writes: (position, name) of the arguments that it writes to. is_view: all
-    that it returns lies in storages of its arguments. is_turn: it gives a tensor other dims in place, as t_() and
-    squeeze_() do, and writes no element. is_composite: it is made of others, as reshape() and to() are,
-    which torch.inference_mode() leaves whole; of what they return the schema says that it may be a view."""
+    """What an operation does, according to its schema.
+
+    writes: (position, name) of the arguments that it writes to. is_view: all that it returns lies in storages of its
+    arguments. is_turn: it changes the dims of a tensor in place, as t_() and squeeze_() do, and writes no element.
+    is_composite: it consists of other operations, as reshape() and to() do. torch.inference_mode() does not decompose
+    these, and the schema says of their results only that they may be views.
+    """
 
     writes: tuple[tuple[int, str], ...]
     is_view: bool
@@ -503,6 +535,7 @@ class _Kind:
 
 @cache
 def _kind_of(func: Any) -> _Kind:
+    """Return the kind of an operation."""
     schema = func._schema
     arguments = [(i, each.name, each.alias_info) for i, each in enumerate(schema.arguments)]
     writes = tuple((i, name) for i, name, alias in arguments if alias is not None and alias.is_write)
@@ -514,12 +547,12 @@ def _kind_of(func: Any) -> _Kind:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that an operation writes to: one in place, several in lists, and `out`."""
+    """Return the tensors that an operation writes to: the one that it works on in place, several in lists, or `out`."""
     given = [args[i] if i < len(args) else kwargs.get(name) for i, name in _kind_of(func).writes]
     return [x for x in _flat(given) if isinstance(x, torch.Tensor)]
 
 
 def _returned(func: Any, written: list[Any]) -> Any:
-    """What an operation returns that was not carried out: what it would have written."""
+    """Return what an operation that was not carried out would have returned: the tensors that it would have written."""
     n = len(func._schema.returns)
     return None if n == 0 else written[0] if n == 1 else tuple(written)

@@ -1,6 +1,6 @@
-"""Where the elements of strided tensors come from, as strided copies: the arithmetic under xfer.capture. No torch here.
+"""Where the elements of strided tensors come from, as strided copies: the arithmetic under xfer.capture, without torch.
 
-A *region* is an offset into a storage and (size, stride) for each dim, in elements. A *block* is a dense row-major
+A *region* is an offset into a storage and a (size, stride) for each dim, in elements. A *block* is a dense row-major
 storage whose elements are known box by box: each box is a region of some source.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Dim:
-    """One dim of a copy: how many, and how far apart here (`to`) and there (`of`)."""
+    """One dim of a copy: the number of elements, and the strides in the destination (`to`) and in the source (`of`)."""
 
     n: int
     to: int
@@ -24,7 +24,8 @@ class Dim:
 
 @dataclass(frozen=True)
 class Strided:
-    """Elements of `source`, which begin at `of`, go to a storage from `to` on. dtype: what its bits are taken for."""
+    """A strided copy of elements of `source` from offset `of` on, to a storage from offset `to` on. dtype: the type as
+    which the bits of the source are read."""
 
     source: str
     of: int
@@ -34,14 +35,15 @@ class Strided:
 
     @property
     def size(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return math.prod(dim.n for dim in self.dims)
 
 
 @dataclass(frozen=True)
 class Box:
-    """The elements lo <= x < hi of a block are those of a source: `of` at lo, `strides` from one index to the next. The
-    source "" is a constant. dtype: what the source's bits are taken for."""
+    """The elements lo <= x < hi of a block, which come from a source: the element at `lo` from offset `of`, and the
+    others at `strides` from it. The source "" is a constant. dtype: the type as which the bits of the source are
+    read."""
 
     lo: tuple[int, ...]
     hi: tuple[int, ...]
@@ -53,7 +55,10 @@ class Box:
 
 @dataclass
 class Block:
-    """A dense row-major storage of `shape`. `made`: why its elements are no copies, and what they are made of."""
+    """A dense row-major storage of shape `shape`.
+
+    made: None if all its elements are copies; otherwise the operation that made them, and the names of its sources.
+    """
 
     shape: tuple[int, ...]
     boxes: list[Box] = field(default_factory=list)
@@ -61,32 +66,32 @@ class Block:
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
-        """In elements."""
+        """The strides in elements."""
         found = [1] * len(self.shape)
         for d in reversed(range(len(self.shape) - 1)):
             found[d] = found[d + 1] * max(1, self.shape[d + 1])
         return tuple(found)
 
     def spoil(self, why: str, sources: Sequence[str]) -> None:
-        """Its elements are no copies any more."""
+        """Record that an operation wrote values that are not copies."""
         self.made = why, tuple(dict.fromkeys((*self.sources(), *sources)))
 
     def sources(self) -> tuple[str, ...]:
-        """All that are in it."""
+        """Return the names of all sources whose elements are in the block."""
         return self.made[1] if self.made else tuple(dict.fromkeys(box.source for box in self.boxes if box.source))
 
     def is_known(self) -> bool:
-        """Is something of a source in it, or of who knows what?"""
+        """Return whether the block has elements of a source, or values made from sources."""
         return self.made is not None or any(box.source for box in self.boxes)
 
 
 class Unmapped(Exception):
-    """A region that is no product of steps along the dims of a block."""
+    """Raised for a region that is not a product of steps along the dims of a block."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """A dim of a copy as a walk in a block: `k` indices of the block's dim `j` at each step."""
+    """A dim of a copy as a walk through a block: each step goes on by `k` indices of the block's dim `j`."""
 
     dim: Dim
     j: int
@@ -94,8 +99,9 @@ class _Step:
 
 
 def _steps(dim: Dim, index: Sequence[int], block: Block) -> Iterator[_Step]:
-    """One dim as walks along single dims of a block; it is split where it wraps from a dim of the block to the next."""
-    if dim.of == 0:  # the same element again and again
+    """Yield one dim of a copy as walks along single dims of a block. It is split if it wraps from one dim of the block
+    to the next."""
+    if dim.of == 0:  # all steps are at the same element
         yield _Step(dim, 0, 0)
         return
     strides = block.strides
@@ -116,6 +122,7 @@ def _steps(dim: Dim, index: Sequence[int], block: Block) -> Iterator[_Step]:
 
 
 def _unravel(offset: int, block: Block) -> tuple[int, ...]:
+    """Return the index of the element at an offset of a block. Raises Unmapped past its end."""
     index = []
     for stride, n in zip(block.strides, block.shape, strict=True):
         index.append(offset // stride)
@@ -126,7 +133,7 @@ def _unravel(offset: int, block: Block) -> tuple[int, ...]:
 
 
 def _reach(steps: tuple[_Step, ...], index: tuple[int, ...]) -> list[int]:
-    """How far a walk from `index` goes along each dim of its block."""
+    """Return how far a walk goes along each dim of its block."""
     reach = [0] * len(index)
     for step in steps:
         reach[step.j] += step.k * (step.dim.n - 1)
@@ -134,7 +141,7 @@ def _reach(steps: tuple[_Step, ...], index: tuple[int, ...]) -> list[int]:
 
 
 def _meet(index: tuple[int, ...], to: int, steps: tuple[_Step, ...], box: Box) -> Iterator[Strided]:
-    """What of a walk from `index` lies in a box."""
+    """Yield the parts of a walk from `index` that lie in a box."""
     reach = _reach(steps, index)
     if any(i + r < lo or i >= hi for i, r, lo, hi in zip(index, reach, box.lo, box.hi, strict=True)):
         return
@@ -159,7 +166,8 @@ def _meet(index: tuple[int, ...], to: int, steps: tuple[_Step, ...], box: Box) -
 
 
 def _joined(block: Block) -> Block:
-    """The same with as few dims as can be: reshaped views see the storage in other dims than it was filled in."""
+    """Return the same block with as few dims as possible. A reshaped view sees the storage in other dims than those in
+    which it was filled."""
     shape, boxes = list(block.shape), list(block.boxes)
     for d in reversed(range(len(shape) - 1)):
         n = shape[d + 1]
@@ -175,11 +183,11 @@ def _joined(block: Block) -> Block:
     return Block(tuple(shape), boxes)
 
 
-_UNKNOWN = "\0"  # no tensor's name, since clear() leaves no box of it
+_UNKNOWN = "\0"  # the name of no tensor; clear() leaves no box that has it
 
 
 def _slices(copy: Strided, dim: Dim, most: int) -> Iterator[Strided]:
-    """The indices of one dim of a copy, each by itself."""
+    """Yield the slices of a copy along one dim. Raises Unmapped if there are more than `most`."""
     inner = list(copy.dims)
     inner.remove(dim)
     if dim.n > most:
@@ -189,8 +197,8 @@ def _slices(copy: Strided, dim: Dim, most: int) -> Iterator[Strided]:
 
 
 def read(block: Block, copy: Strided, most: int = 4096) -> list[Strided]:
-    """A copy out of a block as copies out of what the block was made of; where it does not follow the block's dims,
-    up to `most` parts of it one by one. Raises Unmapped where more are needed."""
+    """Return a copy out of a block as copies out of the sources of the block. If it does not follow the block's dims,
+    it is read in up to `most` parts. Raises Unmapped if that needs more."""
     if copy.size == 0:
         return []
     joined = _joined(block)
@@ -206,7 +214,7 @@ def read(block: Block, copy: Strided, most: int = 4096) -> list[Strided]:
 
 
 def write(block: Block, copy: Strided, most: int = 4096) -> None:
-    """A copy into a block: it becomes a box of it, or up to `most` of them. Raises Unmapped where more are needed."""
+    """Write a copy into a block, as one box or as up to `most` boxes. Raises Unmapped if that needs more."""
     if copy.size == 0:
         return
     try:
@@ -225,16 +233,17 @@ def write(block: Block, copy: Strided, most: int = 4096) -> None:
 
 
 def clear(block: Block, copy: Strided) -> None:
-    """A copy of who knows what into a block. Raises Unmapped as write() does."""
+    """Make the elements that a copy would write unknown. Raises Unmapped as write() does."""
     write(block, replace(copy, source=_UNKNOWN))
     block.boxes = [box for box in block.boxes if box.source != _UNKNOWN]
 
 
 def _box_of(block: Block, copy: Strided) -> Box:
-    """The box of a block that a copy fills."""
+    """Return the box of a block that a copy fills. Raises Unmapped if it fills none."""
     index = list(_unravel(copy.to, block))
     hi, strides = [i + 1 for i in index], [0] * len(index)
-    turned = [Dim(dim.n, dim.of, dim.to) for dim in copy.dims if dim.n > 1]  # along the block's own strides
+    # _steps() walks along `of`, so that becomes the stride in the block.
+    turned = [Dim(dim.n, dim.of, dim.to) for dim in copy.dims if dim.n > 1]
     for dim in turned:
         for step in _steps(dim, index, block):
             if step.k != 1 or strides[step.j] or hi[step.j] != index[step.j] + 1:
@@ -245,11 +254,12 @@ def _box_of(block: Block, copy: Strided) -> Box:
 
 
 def _overlap(old: Box, new: Box) -> bool:
+    """Return whether two boxes have elements in common."""
     return all(a < c and b < d for a, b, c, d in zip(new.lo, old.lo, old.hi, new.hi, strict=True))
 
 
 def _without(old: Box, new: Box) -> Iterator[Box]:
-    """What is left of a box where another was written over it."""
+    """Yield the parts of a box that are left after another was written over it."""
     if not _overlap(old, new):
         yield old
         return
@@ -264,7 +274,8 @@ def _without(old: Box, new: Box) -> Iterator[Box]:
 
 
 def simplified(copy: Strided) -> Strided:
-    """The same with as few dims as can be: those of one element left out, those that follow each other joined."""
+    """Return the same copy with as few dims as possible: dims of size 1 are left out, and dims that continue each other
+    are joined."""
     dims: list[Dim] = []
     for dim in sorted((d for d in copy.dims if d.n > 1), key=lambda d: (-d.to, -d.of)):
         last = dims[-1] if dims else None

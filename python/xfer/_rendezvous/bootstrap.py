@@ -1,5 +1,5 @@
-"""How comms come to be: what the makers take from torch, mpi4py, nccl4py, a socket or a function of the caller. Nothing
-of these is imported before it is handed in."""
+"""What the makers of comms take from torch, mpi4py, nccl4py, a socket or a function of the caller. None of these
+packages is imported before the caller passes an object of it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from .process_end import until_the_end
 from .store import Gather, awaited, is_store, session, store_gather
 
 NCCL_ID_BYTES = 128
-WAIT_S = 600.0  # for ranks that are to make a comm; what C's makers wait at most
-_PATIENCE_S = 10  # with one connection
+WAIT_S = 600.0  # how long to wait for ranks that make a comm, at most, as the makers of C do
+_PATIENCE_S = 10  # how long to wait for one connection
 _POLL_S = 0.05
 _LOOK_S = 0.001
 _HELLO = b"xfer id, please: "
 
 
 def _module_of(x: Any) -> str:
+    """Return the name of the package that defines the type of an object."""
     return type(x).__module__.partition(".")[0]
 
 
 def _torch_of(x: Any) -> Any:
-    """torch, if x is a ProcessGroup."""
+    """Return torch if x is a ProcessGroup, otherwise None."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available():
         return None
@@ -44,7 +45,7 @@ def _torch_of(x: Any) -> Any:
 
 
 def device_of(functions: SimpleNamespace, device: int | None) -> int:
-    """The ordinal that is meant; None: the calling thread's current device."""
+    """Return a CUDA ordinal; None stands for the calling thread's current device."""
     if device is not None:
         if isinstance(device, bool) or not isinstance(device, int) or device < 0:
             raise ValueError(f"device {device!r} is no CUDA ordinal")
@@ -56,7 +57,7 @@ def device_of(functions: SimpleNamespace, device: int | None) -> int:
 
 @contextlib.contextmanager
 def device_after(functions: SimpleNamespace) -> Iterator[None]:
-    """The calling thread's current device is afterwards what it was before."""
+    """Restore the calling thread's current device at the end of the block."""
     before = device_of(functions, None)
     try:
         yield
@@ -68,6 +69,7 @@ def device_after(functions: SimpleNamespace) -> Iterator[None]:
 
 
 def _mpi() -> Any:
+    """Import mpi4py's MPI."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -76,7 +78,8 @@ def _mpi() -> Any:
 
 
 def _mpi_in_use() -> Any:
-    """Raises StateError before MPI's beginning and after its end: most of its calls end the process then."""
+    """Return mpi4py's MPI. Raises StateError before MPI's initialization and after its end, when most of its calls
+    would end the process."""
     mpi = _mpi()
     if not mpi.Is_initialized():
         raise StateError("MPI is not initialized: call MPI.Init() first")
@@ -86,13 +89,14 @@ def _mpi_in_use() -> Any:
 
 
 def mpi_main_only() -> bool:
-    """Below MPI_THREAD_SERIALIZED the main thread makes all calls itself."""
+    """Return whether the main thread must make all calls of MPI, since the thread level is below
+    MPI_THREAD_SERIALIZED."""
     mpi = _mpi_in_use()
     return bool(mpi.Query_thread() < mpi.THREAD_SERIALIZED)
 
 
 def mpi_comm(comm: Any) -> int:
-    """The MPI_Comm of an mpi4py communicator; None: of COMM_WORLD."""
+    """Return the MPI_Comm of an mpi4py communicator; None stands for COMM_WORLD."""
     mpi = _mpi()
     comm = mpi.COMM_WORLD if comm is None else comm
     if not isinstance(comm, mpi.Comm):
@@ -106,7 +110,7 @@ def mpi_comm(comm: Any) -> int:
 
 
 def nccl_address(source: Any, device: int) -> int | None:
-    """The ncclComm_t that `source` is or has; None: it has none yet."""
+    """Return the ncclComm_t that `source` is or has, or None if it has none yet."""
     if isinstance(source, bool):
         raise TypeError("a bool is no NCCL communicator")
     if isinstance(source, int):
@@ -115,14 +119,14 @@ def nccl_address(source: Any, device: int) -> int | None:
     if torch is not None:
         try:
             return source._get_backend(torch.device("cuda", device))._comm_ptr() or None
-        except (AttributeError, RuntimeError):  # of another backend, or not made yet
+        except (AttributeError, RuntimeError):  # the backend is another one, or was not made yet
             return None
     pointer = getattr(source, "ptr", None)  # nccl4py
     return pointer if isinstance(pointer, int) else None
 
 
 def _tell(made: Callable[[], bytes]) -> bytes:
-    """What rank 0 tells the others: the id, or why there is none."""
+    """Return what rank 0 tells the others: the id, or why there is none."""
     try:
         return b"+" + made()
     except Exception as error:
@@ -130,12 +134,14 @@ def _tell(made: Callable[[], bytes]) -> bytes:
 
 
 def _told(word: bytes) -> bytes:
+    """Return the id that rank 0 told. Raises CommError if there is none."""
     if word[:1] != b"+":
         raise CommError(f"rank 0 has no id: {decoded(word[1:])}")
     return word[1:]
 
 
 def _port_of(address: str) -> tuple[str, int]:
+    """Return the host and the port of "host:port"."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not port.isdecimal() or int(port) > 65535:
@@ -144,7 +150,7 @@ def _port_of(address: str) -> tuple[str, int]:
 
 
 def _received(connection: socket.socket, n_bytes: int) -> bytes:
-    """That many bytes, or fewer where no more come."""
+    """Return `n_bytes` bytes from a connection, or fewer if it ends before."""
     got = b""
     while len(got) < n_bytes and (part := connection.recv(n_bytes - len(got))):
         got += part
@@ -152,7 +158,8 @@ def _received(connection: socket.socket, n_bytes: int) -> bytes:
 
 
 def _hand_out(connection: socket.socket, word: bytes) -> int:
-    """The rank that asked for the word and got it; 0: somebody else came, or it is gone."""
+    """Send rank 0's word to whoever connected. Return the rank that asked for it, or 0 if it was not one of the ranks
+    or the connection failed."""
     try:
         connection.settimeout(_PATIENCE_S)
         asked = _received(connection, len(_HELLO) + 4)
@@ -165,15 +172,16 @@ def _hand_out(connection: socket.socket, word: bytes) -> int:
 
 
 def _server(port: int, backlog: int) -> socket.socket:
-    """Listens at all interfaces: many a host calls itself by a loopback address, at which others do not find it."""
+    """Return a socket that listens on all interfaces: many hosts resolve their own name to a loopback address, at which
+    other hosts do not find them."""
     if socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # IPv6 may be switched off
+        with contextlib.suppress(OSError):  # IPv6 may be disabled
             return socket.create_server(("", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
     return socket.create_server(("", port), backlog=backlog)
 
 
 def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> None:
-    """One thread for each connection, since some are silent."""
+    """Send rank 0's word to all other ranks. Each connection has a thread of its own, since some may stay silent."""
     missing, deadline = set(range(1, size)), time.monotonic() + timeout_s
 
     def serve(connection: socket.socket) -> None:
@@ -191,14 +199,14 @@ def _hand_out_to_all(address: str, size: int, word: bytes, timeout_s: float) -> 
                 raise TimeoutError(f"rank {min(missing, default=0)} did not come to {address} in {timeout_s:.3g} s")
             try:
                 connection = server.accept()[0]
-            except OSError:  # nobody, or one that has gone already
+            except OSError:  # nobody came, or a connection that has ended already
                 time.sleep(_POLL_S / 10)
                 continue
             threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
 def _asked(address: str, rank: int, timeout_s: float) -> bytes:
-    """Rank 0's word; nothing where it does not listen yet, or another does."""
+    """Return rank 0's word, or b"" if rank 0 does not listen yet, or something else does."""
     try:
         with socket.create_connection(_port_of(address), timeout=timeout_s) as connection:
             connection.sendall(_HELLO + rank.to_bytes(4, "little"))
@@ -213,7 +221,7 @@ def _asked(address: str, rank: int, timeout_s: float) -> bytes:
 
 
 def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], timeout_s: float) -> bytes:
-    """Rank 0 listens at "host:port" and hands its word to the others, who may come before it does."""
+    """Share an id by a socket: rank 0 listens at "host:port" and sends its word to the others, which may come first."""
     if rank == 0:
         word = _tell(made)
         _hand_out_to_all(address, size, word, timeout_s)
@@ -227,6 +235,7 @@ def _by_socket(address: str, rank: int, size: int, made: Callable[[], bytes], ti
 
 
 def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int]:
+    """Return the rank and the size after a check of both. what: what needs them, for the error text."""
     if rank is None or size is None or not 0 <= whole(rank, "rank") < whole(size, "size"):
         raise ValueError(f"{what} needs a rank and a size above it, not {rank} of {size}")
     return rank, size
@@ -235,7 +244,8 @@ def _needs_rank(rank: int | None, size: int | None, what: str) -> tuple[int, int
 def nccl_unique_id(
     source: Any, rank: int | None, size: int | None, made: Callable[[], bytes], timeout_s: float = WAIT_S
 ) -> tuple[bytes, int, int]:
-    """(the id that all ranks share, this rank, the number of ranks). An mpi4py communicator has no timeout."""
+    """Return the unique id that all ranks share, this rank, and the number of ranks. Collective. An mpi4py communicator
+    ignores the timeout."""
     if isinstance(source, bytes):
         if len(source) != NCCL_ID_BYTES:
             raise ValueError(f"an ncclUniqueId has {NCCL_ID_BYTES} bytes, not {len(source)}")
@@ -261,6 +271,7 @@ def nccl_unique_id(
 
 
 def _gather_of_torch(torch: Any, group: Any) -> Gather:
+    """Return an all-gather by a ProcessGroup of the CPU."""
     if "gloo" not in str(group.name()).lower() and "mpi" not in str(group.name()).lower():
         raise TypeError(f"a group of {group.name()} cannot gather bytes of the host: make one of gloo")
 
@@ -272,14 +283,14 @@ def _gather_of_torch(torch: Any, group: Any) -> Gather:
             while not work.is_completed():
                 go_on()
                 time.sleep(_LOOK_S)
-            work.wait()  # raises why it failed
+            work.wait()  # raises the error of the all-gather
         return [bytes(each.numpy()) for each in got]
 
     return gather
 
 
 class _MpiGather:
-    """Of a duplicate of an mpi4py communicator, for free() to give back."""
+    """An all-gather by a duplicate of an mpi4py communicator. free() releases the duplicate."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm.Dup()
@@ -288,6 +299,7 @@ class _MpiGather:
         return list(self._comm.allgather(mine))
 
     def free(self) -> None:
+        """Release the duplicate."""
         comm, self._comm = self._comm, None
         if comm is not None and not _mpi().Is_finalized():
             comm.Free()
@@ -296,8 +308,8 @@ class _MpiGather:
 def all_gather(
     source: Any, rank: int | None, size: int | None, prefix: str, timeout_s: float = WAIT_S
 ) -> tuple[Gather, int, int]:
-    """(a function that gathers bytes, this rank, the number of ranks). Collective. prefix, timeout_s: of the keys in a
-    store, and for each of them."""
+    """Return a function that gathers bytes from all ranks, this rank, and the number of ranks. Collective. prefix,
+    timeout_s: the prefix of the keys in a store, and the deadline of each."""
     torch = _torch_of(source)
     if torch is not None:
         return _gather_of_torch(torch, source), source.rank(), source.size()
@@ -313,8 +325,8 @@ def all_gather(
 
 
 class _Gathering:
-    """What an all-gather's C function calls, which has no way back to that function: else both would be there until
-    the collector comes, with all that the caller's has."""
+    """What the C function of an all-gather calls. It does not refer to that function: a cycle would keep both alive
+    until the garbage collector runs, with everything that the caller's function refers to."""
 
     def __init__(self, gather: Gather, size: int) -> None:
         self.gather, self._size = gather, size
@@ -322,13 +334,14 @@ class _Gathering:
         self.error: BaseException | None = None
 
     def call(self, context: Any, everything: int, mine: int, n_bytes: int) -> int:
+        """Gather, as C calls it. Return 0, or 1 after an error."""
         try:
             parts = self.gather(ctypes.string_at(mine, n_bytes))
             if len(parts) != self._size or any(len(part) != n_bytes for part in parts):
                 lengths = [len(part) for part in parts]
                 raise ValueError(f"the all-gather of {n_bytes} bytes of {self._size} ranks gave {lengths}")
             ctypes.memmove(everything, b"".join(parts), self._size * n_bytes)
-        except BaseException as error:  # C gets a number; Comm raises this as the cause
+        except BaseException as error:  # C receives a number, and Comm raises this as the cause
             self.why, self.error = described(error), error
             return 1
         return 0
@@ -342,12 +355,13 @@ class GatherCallback:
         self.function = AllGather(self._of.call)
 
     def free(self) -> None:
-        """What this package made for it; C calls it no more."""
+        """Release what this package made for the all-gather, once C does not call it any more."""
         if isinstance(self._of.gather, _MpiGather):
             self._of.gather.free()
 
     def take(self) -> tuple[str, BaseException | None]:
-        """What it raised last: the sentence, "" where there is none, which stays, since a comm whose all-gather failed
-        goes on failing; and the exception, once, since it keeps alive what all that was called then has."""
+        """Return what the all-gather raised last, as a sentence ("" if nothing) and as an exception. The sentence
+        stays, since a comm whose all-gather has failed fails again. The exception is returned only once, since it keeps
+        alive everything that the calls below it refer to."""
         error, self._of.error = self._of.error, None
         return self._of.why, error

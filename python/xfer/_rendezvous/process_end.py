@@ -1,6 +1,6 @@
-"""The end of the process, while a thread of a meeting is in a wait of torch's: where it came back from that it would
-abort the process, as after Ctrl-C, which ends the wait for the thread. So Python's end waits for it, and it waits no
-more."""
+"""The end of the process while a thread of a meeting waits inside torch. If the thread returned from that wait during
+Python's exit, it would abort the process; that happens after Ctrl-C, which ends the main thread's wait for it. So
+Python's exit waits for such threads, and they do not begin another wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import CommError
 
 __all__ = ["MOST_S", "until_the_end"]
 
-MOST_S = 1.0  # of one wait
+MOST_S = 1.0  # the longest single wait
 _ends = threading.Event()
 _inside: set[int] = set()
 os.register_at_fork(after_in_child=_inside.clear)
@@ -23,6 +23,7 @@ os.register_at_fork(after_in_child=_inside.clear)
 
 @atexit.register
 def _let_go() -> None:
+    """Tell the waiting threads that the process ends, and give each the time of its wait to return."""
     _ends.set()
     until = time.monotonic() + 2 * MOST_S
     while _inside and time.monotonic() < until:
@@ -31,7 +32,8 @@ def _let_go() -> None:
 
 @contextmanager
 def until_the_end() -> Iterator[Callable[[], None]]:
-    """For waits of torch's; what it gives is to be called before each."""
+    """Mark waits inside torch. The block must call the function that this yields before each wait; it raises CommError
+    once the process ends."""
 
     def go_on() -> None:
         if _ends.is_set():

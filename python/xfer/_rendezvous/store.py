@@ -1,4 +1,4 @@
-"""Ranks that meet by a key-value store: one of torch, or any with its set(), get() and wait()."""
+"""Ranks that meet through a key-value store: torch's, or any with the same set(), get() and wait()."""
 
 from __future__ import annotations
 
@@ -19,26 +19,33 @@ _POLL_S = 0.01
 
 
 def _nobody(_: int) -> str:
+    """Return no description of a rank."""
     return ""
 
 
 def _pass() -> None:
+    """Do nothing."""
     return
 
 
 def is_store(x: Any) -> bool:
-    """Is it what the functions here take?"""
+    """Return whether an object has the methods of a store."""
     return all(hasattr(x, name) for name in ("set", "get", "wait"))
 
 
 def _late(rank: int, who: str, timeout_s: float) -> TimeoutError:
-    waits = ", or waits for another that did not" if rank == 0 else ""  # for all, in turn
+    """Return the error for a rank that did not come. who: describes it."""
+    # Rank 0 waits for all ranks, one after the other.
+    waits = ", or waits for another that did not" if rank == 0 else ""
     return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s{waits}")
 
 
 def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", look: Callable[[], None] = _pass) -> Any:
-    """What a rank says in a store; TimeoutError with its number where it does not come, CommError where the store is
-    gone. look: called every second meanwhile, raises what makes waiting useless."""
+    """Return what a rank has put into a store. Raises TimeoutError with its number if it does not come, and CommError
+    if the store is gone.
+
+    who: describes the rank. look: called every second during the wait; it raises if waiting has become useless.
+    """
     until = time.monotonic() + timeout_s
     with until_the_end() as go_on:
         while True:
@@ -58,7 +65,7 @@ def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", lo
 
 
 def _forget(store: Any, key: str) -> None:
-    """Where the store can."""
+    """Delete a key, if the store can."""
     if hasattr(store, "delete_key"):
         store.delete_key(key)
 
@@ -66,14 +73,15 @@ def _forget(store: Any, key: str) -> None:
 def session(
     store: Any, prefix: str, rank: int, size: int, timeout_s: float, who: Callable[[int], str] = _nobody
 ) -> tuple[str, Callable[[], None]]:
-    """A name that these ranks share, and that no meeting under the prefix had before, whichever ranks have tried how
-    often; and a look, as in awaited(), that raises CommError where another process came as this rank. At one time one
-    meeting under a prefix.
+    """Return a name that these ranks share, and that no meeting under the prefix had before, whichever ranks have tried
+    how often. Return also a function for `look` of awaited(); it raises CommError if another process came as one of
+    these ranks. Only one meeting under a prefix may go on at a time.
 
     Each rank leaves a word of its own, and all but rank 0 wait for the name under that word; they then add the name to
-    the word. Rank 0 answers every word, and waits until it reads the name: a rank that left a word and went does not
-    write it, and one that comes again leaves another word. Nobody else writes at a rank's place, so whose word is gone
-    is not alone; it leaves no word there, by which the other one sees it too, and rank 0 of those that it has answered.
+    the word. Rank 0 answers every word, and waits until it reads the name there: a rank that left a word and went away
+    does not write it, and one that comes again leaves another word. No other rank writes at a rank's place. So a rank
+    that finds its word gone knows that another process has its number. It leaves no word there, by which the other
+    process notices it too, as does rank 0 for the ranks that it has answered.
     """
     mine = uuid.uuid4().hex
     words = {rank: mine}
@@ -96,12 +104,12 @@ def session(
         return name, look
     for other in range(1, size):
         words[other] = _answer(store, prefix, other, mine, timeout_s, who(other), look)
-    words = {rank: mine}  # the others may have met already, and come again
+    words = {rank: mine}  # the other ranks have met, and may come again for another meeting
     return mine, look
 
 
 def _answer(store: Any, prefix: str, rank: int, name: str, timeout_s: float, who: str, look: Callable[[], None]) -> str:
-    """The word of a rank that has read the name."""
+    """Tell a rank the name. Return the rank's word once the rank has read the name."""
     deadline = time.monotonic() + timeout_s
     answered = ""
     word: str = awaited(store, f"{prefix}/asks/{rank}", rank, timeout_s, who, look).decode()
@@ -128,10 +136,13 @@ def store_gather(
     who: Callable[[int], str] = _nobody,
     look: Callable[[], None] = _pass,
 ) -> Gather:
-    """An all-gather by a store that says which rank did not come. The prefix is of these ranks and this meeting alone,
-    as one with session() in it is. look: see awaited()."""
+    """Return an all-gather through a store, whose errors name the rank that did not come.
+
+    prefix: used by these ranks in this meeting only, such as one that contains the name of a session(). look: see
+    awaited().
+    """
     rounds = itertools.count()
-    failed: list[str] = []  # why: the meeting is over, and whoever asks again does not wait again
+    failed: list[str] = []  # the reason why the meeting is over: another call must not wait again
 
     def gather(mine: bytes) -> list[bytes]:
         if failed:
@@ -143,7 +154,7 @@ def store_gather(
         except TimeoutError as error:
             failed.append(error.text)
             raise
-        if n > 0:  # all ranks have come to this round, so they have read the last
+        if n > 0:  # all ranks have come to this round, so all have read the one before
             _forget(store, f"{prefix}/{n - 1}/{rank}")
         return got
 
