@@ -67,5 +67,5 @@ __all__ = [
 
 
 def version() -> str:
-    """The library's version, such as "0.1.0"."""
+    """Return the library's version, such as "0.1.0"."""
     return _decoded(_c.xfer_version())

@@ -119,10 +119,8 @@ class Bindings:
 
     def __init__(self) -> None:
         self.views: dict[int, tuple[Any, Any]] = {}
-        self._forms: tuple[dict[int, TensorForm], dict[int, TensorForm]] = (
-            {},
-            {},
-        )  # of each side, as they were last seen
+        # The form of what was last bound to each tensor, by side.
+        self._forms: tuple[dict[int, TensorForm], dict[int, TensorForm]] = {}, {}
         self._users: dict[Handle, Mapping[tuple[str, str], Any] | None] = {}  # None: has bound nothing yet
         self._tensors: BoundTensors | None = None  # the torch tensors among all this; None: to be listed again
         self._is_trusted = False

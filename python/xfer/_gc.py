@@ -1,4 +1,4 @@
-"""Python's collector of garbage."""
+"""Python's garbage collector."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 __all__ = ["no_collection"]
 
-_inside: set[object] = set()  # a token of each block of any thread
-_is_ours = False  # it was on, and one of them has turned it off
+_inside: set[object] = set()  # a token for each block, of any thread
+_is_ours = False  # whether one of these blocks has turned the collector off
 
 
 def _forked() -> None:
-    """The child has none of the other threads, whose blocks never end there."""
+    """Forget the blocks of other threads in a child of fork(), where they never end."""
     _inside.clear()
 
 
@@ -23,8 +23,9 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """While thousands of objects are made that stay: else Python looks through all that the program has, again and
-    again, for 0.1 s each time where torch and a framework are loaded. Of the whole process; short work only."""
+    """Keep the garbage collector of the process off while a block makes thousands of objects that stay. Otherwise it
+    would examine all objects of the program again and again, for 0.1 s each time if torch and a framework are loaded.
+    For short work only."""
     global _is_ours
     token = object()
     try:
@@ -33,7 +34,7 @@ def no_collection() -> Iterator[None]:
             _is_ours = True
             gc.disable()
         yield
-    finally:  # without a lock, where a handler of signals may raise; each order of two threads leaves it on
+    finally:  # a signal handler may raise here, so there is no lock; any order of two threads leaves the collector on
         _inside.discard(token)
         if not _inside and _is_ours:
             _is_ours = False

@@ -1,4 +1,4 @@
-"""The programs of the wheel as console scripts: each becomes the program itself."""
+"""The programs of the wheel as console scripts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ _FOLDER = pathlib.Path(__file__).parent / "bin"
 
 
 def _become(name: str) -> int:
+    """Replace this process by a program. Return an exit status if the wheel does not have it."""
     program = _FOLDER / name
     if program.exists():
         os.execv(program, [name, *sys.argv[1:]])

@@ -1,5 +1,5 @@
-"""What a comm keeps of earlier calls: a call with the same arguments, but for where its arrays lie, need not look at
-them as closely again."""
+"""What a comm keeps of earlier calls. A call that differs from an earlier one only by the addresses of its arrays need
+not examine them as closely again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 __all__ = ["remember"]
 
-_MOST = 256  # calls that a comm keeps
+_MOST = 256  # how many calls a comm keeps
 
 
 def remember(calls: dict[Any, Any], key: Any, call: Any) -> Any:
-    """Keep `call` under a key. When there are too many, all are forgotten: those that still come are soon known
-    again."""
+    """Keep `call` under a key, and return it. Once there are too many calls, all are forgotten; those that are still
+    made are soon known again."""
     if len(calls) >= _MOST:
         calls.clear()
     calls[key] = call

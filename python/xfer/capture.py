@@ -1,4 +1,4 @@
-"""What a loader does with a checkpoint, recorded by running it on tensors without data.
+"""Record what a loader does with a checkpoint, by running it on tensors without data.
 
 A model's own load_weights() says exactly where each element of a checkpoint goes. capture() runs it on meta tensors and
 returns strided copies of the checkpoint's tensors into the parameters, and the names of all values that are not copies.
@@ -7,9 +7,9 @@ returns strided copies of the checkpoint's tensors into the parameters, and the 
     for copy in found.copies:
         print(copy.source, copy.source_box, "->", copy.target, copy.target_offset, copy.shape, copy.target_strides)
 
-Views (narrow, chunk, transpose, reshape, view as another type of the same size) need nothing. capture() follows clone,
-contiguous, cat, stack, pad, choices by known indices, fill_(x.item()) and casts that keep the values; it names any
-other computation in `made`.
+capture() follows views (narrow, chunk, transpose, reshape, view as another type of the same size), clone, contiguous,
+cat, stack, pad, choices by known indices, fill_(x.item()) and casts that keep the values. It names any other
+computation in `made`.
 """
 
 from __future__ import annotations
@@ -79,18 +79,21 @@ _Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _form(tensor: Any) -> _Form:
-    """Its shape, and its strides in dims of more than one index: what a place in it depends on."""
+    """Return the shape of a tensor, and its strides in dims of more than one index: all that a place in it depends
+    on."""
     shape = tuple(tensor.shape)
     return shape, tuple(stride if n > 1 else 0 for n, stride in zip(shape, tensor.stride(), strict=True))
 
 
 @dataclass
 class Capture:
-    """What a loader did; if it wrote an element twice, the last write. missing: parameters with elements that it did
-    not write, and how many. unused: tensors of the checkpoint from which no copy and no made value comes. derived:
-    attributes of the module and its parts, neither parameters nor buffers, that contain data of the checkpoint.
-    sources: the shapes of the copied tensors, by name. targets: for the parameters that copies go to, the shape, and
-    the strides of dims of more than one index."""
+    """What a loader did. If it wrote an element twice, the last write counts.
+
+    missing: parameters with elements that it did not write, and how many. unused: tensors of the checkpoint from which
+    no copy and no made value comes. derived: attributes of the module and its parts, neither parameters nor buffers,
+    that contain data of the checkpoint. sources: the shapes of the copied tensors, by name. targets: for the parameters
+    that copies go to, the shape, and the strides of dims of more than one index.
+    """
 
     copies: list[Copy] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
@@ -101,8 +104,8 @@ class Capture:
     targets: dict[str, _Form] = field(default_factory=dict)
 
     def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
-        """The copies as boxes of each tensor of the checkpoint, for a layout by boxes and its view. A copy that is not
-        a box becomes several, and one that repeats an element becomes one for each repetition.
+        """Return the copies as boxes of each tensor of the checkpoint, for a layout by boxes and its view. A copy that
+        is not a box becomes several, and one that repeats an element becomes one for each repetition.
 
         Raises ValueError for a copy of more than 4096 boxes, and, with its name, for a tensor that is not in the
         checkpoint or has another shape than when it was captured.
@@ -123,6 +126,7 @@ class Capture:
 
 
 def _told(recorder: Recorder, named: Iterable[tuple[str, Any]]) -> Capture:
+    """Return what a recorder recorded of these parameters."""
     found = Capture()
     for name, tensor, writes, n_missing in recorder.written(named):
         for each in writes:
@@ -135,6 +139,7 @@ def _told(recorder: Recorder, named: Iterable[tuple[str, Any]]) -> Capture:
 
 
 def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, each: Write) -> None:
+    """Add one write to a parameter to what was found."""
     copy = simplified(each.copy)
     shape, to = tuple(d.n for d in copy.dims), tuple(d.to for d in copy.dims)
     at = copy.to - tensor.storage_offset()
@@ -144,7 +149,7 @@ def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, eac
         found.made.append(Made(name, at, to, shape, *each.made))
         return
     source = sources[copy.source]
-    if copy.dtype not in (source.dtype, tensor.dtype):  # the loader sees its bits as another type, and converts that
+    if copy.dtype not in (source.dtype, tensor.dtype):  # the loader reads the bits as another type, and converts those
         how = f"a view as {name_of(copy.dtype)}, converted"
         found.made.append(Made(name, at, to, shape, how, (copy.source,)))
         return
@@ -167,7 +172,7 @@ def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, eac
 
 
 def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] | None:
-    """The box of the source that is copied, if it is one."""
+    """Return the box of the source that a copy reads, or None if it is no box."""
     block = Block(shape)
     try:
         write(block, Strided("", 0, copy.of, tuple(Dim(d.n, d.of, 0) for d in copy.dims if d.of)), most=0)
@@ -177,6 +182,7 @@ def _box(copy: Strided, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...] |
 
 
 def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
+    """Return a copy as boxes of its source. Raises Unmapped if there would be too many."""
     dims = [Dim(n, s, t) for n, s, t in zip(copy.shape, copy.source_strides, copy.target_strides, strict=True)]
     n = len(shape)
     found: list[TargetBox] = []
@@ -191,7 +197,7 @@ def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
                 TargetBox(b.lo[:n], b.hi[:n], copy.target, b.of, b.strides[:n], copy.is_bits) for b in block.boxes
             ]
             continue
-        # Some elements go to several places, as those of an expand() or unfold(): one place after the other.
+        # Some elements go to several places, as after expand() or unfold(). Take one place after the other.
         dim = min(left, key=lambda dim: (dim.to != 0, dim.n))
         rest = [each for each in left if each is not dim]
         parts += [(target + i * dim.of, source + i * dim.to, rest) for i in range(dim.n)]
@@ -199,16 +205,18 @@ def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
 
 
 def _volume(box: Any) -> int:
+    """Return the number of elements of a box."""
     return math.prod(hi - lo for lo, hi in zip(box.lo, box.hi, strict=True))
 
 
 def _named(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters and buffers of a module, by name."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 
 
 def _derived(recorder: Recorder, module: Any) -> list[str]:
-    """Attributes, no parameters or buffers, that have elements of sources."""
+    """Return the names of attributes, neither parameters nor buffers, that have elements of sources."""
     named = [tensor for _, tensor in _named(module)]
     return [
         f"{path}.{name}".removeprefix(".")
@@ -219,23 +227,24 @@ def _derived(recorder: Recorder, module: Any) -> list[str]:
 
 
 def _tensors(value: Any) -> list[Any]:
-    """An attribute's, by itself or in a list or dict."""
+    """Return the tensors of an attribute, which may be one, or a list or dict of some."""
     each = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
     return [x for x in each if isinstance(x, torch.Tensor)]
 
 
 def lies_otherwise(found: Capture, name: str, tensor: Any) -> str:
-    """How a real parameter, None where it is gone, lies in another way than the one that was captured; "": it does
-    not."""
+    """Return how a real parameter differs in shape or strides from the captured one, or "" if it does not. tensor: None
+    if the parameter is gone."""
     lay, lies = found.targets[name], None if tensor is None else _form(tensor)
     return "" if lies == lay else f"{name!r} was captured with shape and strides {lay}, and the module's has {lies}"
 
 
 def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Callable[[str], Any]) -> list[Any]:
-    """Where boxes of a capture lie in real parameters, which are seen as the tensor's type where they take its bits.
-    memory: a parameter by its name; None where it is gone.
+    """Return where boxes of a capture lie in real parameters. A part is seen as the tensor's dtype if it takes the bits
+    unchanged.
 
-    Raises ValueError where a parameter lies otherwise than it was captured.
+    memory: returns a parameter by its name, or None if it is gone. Raises ValueError if a parameter has another shape
+    or other strides than the captured one.
     """
     parts = []
     for box in boxes:
@@ -252,8 +261,9 @@ def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Cal
 def destinations(
     found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
 ) -> dict[str, tuple[Layout, View]]:
-    """For each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own, and their place
-    in the module's real parameters: the destination of a plan. Making the plan gathers the other ranks' boxes.
+    """Return, for each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own, and
+    their place in the module's real parameters: the destination of a plan. Making the plan gathers the other ranks'
+    boxes.
 
     Raises TypeError if a parameter has another element type than the checkpoint, since nothing is converted, and
     ValueError if it is missing or has another shape or strides than the captured one.
@@ -303,7 +313,8 @@ def capture(
 
 
 def derived(module: Any, load: Callable[[Iterator[tuple[str, Any]]], Any]) -> list[str]:
-    """What a load of nothing makes of the module's own parameters and buffers: attributes that are neither."""
+    """Return the names of attributes, neither parameters nor buffers, that loading nothing derives from the module's
+    own parameters and buffers."""
     recorder = Recorder()
     for name, tensor in _named(module):
         recorder.add_source(name, tensor)

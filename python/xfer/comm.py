@@ -24,19 +24,22 @@ from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
 
-_WORD = 512  # bytes that a rank says of itself before a collective call
+_WORD = 512  # the bytes of a word, which each rank sends before a collective call
 
 
 def nccl_id() -> bytes:
-    """A new ncclUniqueId for Comm.nccl(): one rank makes it, and you send it to the others. It serves for one comm."""
+    """Return a new ncclUniqueId for Comm.nccl(). One rank makes it, and you send it to the others. It serves for one
+    comm."""
     made = create_string_buffer(bootstrap.NCCL_ID_BYTES)
     plugin("nccl").xfer_nccl_id(made)
     return made.raw
 
 
 class Agreed:
-    """An error that its block raises on one rank is raised on all ranks, each of which must come to such a block. tell:
-    _tell() of a comm, or a similar function: it receives what is wrong here, as a sentence, or None."""
+    """Raise an error that the block raises on one rank on all ranks, each of which must come to such a block.
+
+    tell: Comm._tell(), or a similar function: it receives what is wrong on this rank, as a sentence, or None.
+    """
 
     __slots__ = ("_tell",)
 
@@ -52,7 +55,8 @@ class Agreed:
 
 
 class _Staging:
-    """Functions for staging memory as C calls them, with `context`; None: the library's own."""
+    """The caller's functions for staging memory, in the form in which C calls them with `context`. Functions that are
+    None stand for the library's own allocation."""
 
     def __init__(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
         self._raised: list[BaseException] = []
@@ -63,7 +67,7 @@ class _Staging:
         self.free = Free() if free is None else Free(lambda _, address: free(address))
 
     def take(self) -> tuple[str, BaseException | None]:
-        """What alloc raised last, told once: the sentence, "" where there is none, and the exception."""
+        """Return the last error of alloc(), as a sentence ("" if there is none) and as an exception, and forget it."""
         if not self._raised:
             return "", None
         error = self._raised.pop()
@@ -76,8 +80,8 @@ class Comm(Handle):
     may close its plans after it.
 
     Only one thread at a time may use a comm and everything made with it; another thread, or a forked child, gets a
-    StateError. If an object is closed while a call is in progress, it is released after the call. "Collective" means:
-    every rank makes the same calls in the same order. If one rank fails, all fail, the others with PeerError.
+    StateError. If an object is closed while a call is in progress, it is released after the call. "Collective" means
+    that every rank makes the same calls in the same order. If one rank fails, all fail, the others with PeerError.
 
     Waiting calls release the GIL, and on the main thread they run signal handlers. If a handler raises, such as that of
     Ctrl-C, the call ends; the comm is then in the same state as after a missed deadline.
@@ -91,17 +95,18 @@ class Comm(Handle):
         self._device = HOST
         self._known_rank_and_size: tuple[int, int] | None = None
         self._lock = CommLock()
-        self._callback: bootstrap.GatherCallback | None = None  # while C meets by it
-        self._earlier: dict[Any, Any] = {}  # calls, without the memory of their arrays, see _remembered.py
-        self._transfers: dict[str, Any] = {}  # that an integration keeps for it, by name: they are closed with it
-        self._staging: list[_Staging] = []  # likewise; blocks go by the functions that they came from
+        self._callback: bootstrap.GatherCallback | None = None  # while the maker of C uses it
+        self._earlier: dict[Any, Any] = {}  # earlier calls, without the memory of their arrays, see _remembered.py
+        self._transfers: dict[str, Any] = {}  # transfers that integrations keep with the comm, closed with it, by name
+        # All that were set, since a block is freed by the functions that it came from.
+        self._staging: list[_Staging] = []
 
     # ---- makers
 
     @classmethod
     def local(cls, n_ranks: int) -> list[Comm]:
-        """A list of comms, one for each rank, whose ranks are threads of this process; each comm belongs to one thread.
-        Host memory."""
+        """Make comms whose ranks are threads of this process, and return them as a list by rank. Each belongs to one
+        thread. Host memory."""
         if checked(c_int, n_ranks, "n_ranks") < 1:
             raise ArgError(f"n_ranks is {n_ranks}: want at least 1")
         handles = (c_void_p * n_ranks)()
@@ -120,7 +125,8 @@ class Comm(Handle):
         prefix: str = "xfer",
         timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
-        """A comm of processes of one host, which share memory and meet through an all-gather. Host memory. Collective.
+        """Make a comm of processes of one host, which share memory and meet through an all-gather. Host memory.
+        Collective.
 
         gather, prefix, timeout_s: as for cuda(); used to meet and not afterwards. If a process ends, or a rank misses a
         deadline, the waits of all others end with an error that names it.
@@ -135,7 +141,7 @@ class Comm(Handle):
 
     @classmethod
     def mpi(cls, comm: Any = None) -> Comm:
-        """A comm of the ranks of an mpi4py communicator (default COMM_WORLD), in the same order. Host memory.
+        """Make a comm of the ranks of an mpi4py communicator (default COMM_WORLD), in the same order. Host memory.
         Collective.
 
         Raises UnsupportedError if libxfer_mpi cannot be loaded, or uses another MPI than mpi4py, and StateError if MPI
@@ -156,7 +162,7 @@ class Comm(Handle):
         device: int | None = None,
         timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
-        """A comm of ranks that own one GPU each, over NCCL. Collective.
+        """Make a comm of ranks that own one GPU each, over NCCL. Collective.
 
         source: a torch ProcessGroup (one of NCCL lends its communicator for one small broadcast; any other sends round
         a unique id), an nccl4py Communicator, the address of an ncclComm_t, or an mpi4py communicator; or, with `rank`
@@ -192,8 +198,8 @@ class Comm(Handle):
         prefix: str = "xfer",
         timeout_s: float = bootstrap.WAIT_S,
     ) -> Comm:
-        """A comm of ranks on GPUs of one host, which may share a GPU, without NCCL: data goes straight into peers'
-        memory, and control goes through memory that the processes share; they meet through an all-gather.
+        """Make a comm of ranks on GPUs of one host, which may share a GPU, without NCCL. Data goes straight into peers'
+        memory, and control goes through memory that the processes share. The ranks meet through an all-gather.
         Collective.
 
         gather: a torch ProcessGroup of the CPU (gloo), an mpi4py communicator, or, with `rank` and `size`, a torch
@@ -218,7 +224,7 @@ class Comm(Handle):
         timeout_s: float,
         make: Callable[..., None],
     ) -> None:
-        """make: calls a maker that takes an all-gather, which serves that call alone."""
+        """Make this comm. make: calls the maker of C with an all-gather, which serves that call alone."""
 
         def meet() -> None:
             function, here, n_ranks = bootstrap.all_gather(gather, rank, size, prefix, timeout_s)
@@ -238,8 +244,8 @@ class Comm(Handle):
                 meet()
 
     def _make(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """A maker that binds the comm to the current device of the thread that calls it: one of its own where it may
-        be, since to give a thread back a device that it never used makes a context there."""
+        """Call a maker that binds the comm to the current device of the calling thread. That is a thread of its own if
+        possible: restoring the device of a thread that has never used it would create a context there."""
         plugin("nccl").xfer_cuda_device_set(self._device)
         self._call(function, self._out(), *arguments)
 
@@ -247,7 +253,7 @@ class Comm(Handle):
 
     @property
     def rank(self) -> int:
-        """This rank, 0 to size - 1; also after close()."""
+        """This rank, from 0 to size - 1; also after close()."""
         return self._rank_and_size()[0]
 
     @property
@@ -262,7 +268,7 @@ class Comm(Handle):
 
     @property
     def device(self) -> int | None:
-        """The CUDA ordinal of its memory; None: host memory."""
+        """The CUDA ordinal of the comm's memory, or None for host memory."""
         return None if self._device == HOST else self._device
 
     def __repr__(self) -> str:
@@ -274,12 +280,12 @@ class Comm(Handle):
     # ---- collective calls
 
     def _alone(self) -> CommLock:
-        """For one call at a time, by `with`."""
+        """Return the lock that gives the block this comm alone. Raises ValueError if the comm is closed."""
         self._check_open()
         return self._lock
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A call that may wait for other ranks; by the caller of _alone()."""
+        """Make a call that may wait for other ranks. The caller is in a block of _alone()."""
         try:
             with self._lock.in_c:
                 return interruptible(function, *arguments)
@@ -290,7 +296,7 @@ class Comm(Handle):
                 raise
             try:
                 if cause is not None and not isinstance(cause, Exception):
-                    raise cause  # of a handler of signals
+                    raise cause  # a signal handler raised it
                 kind = TimeoutError if isinstance(cause, TimeoutError) else type(error)
                 raise kind(f"{error.text}: {why}") from cause
             finally:
@@ -299,7 +305,7 @@ class Comm(Handle):
             self._lock.give_back()
 
     def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A call by this thread, with nothing given back meanwhile."""
+        """Make a call that waits for no other rank. Nothing of the comm is destroyed meanwhile."""
         try:
             with self._lock.in_c:
                 return function(*arguments)
@@ -307,15 +313,19 @@ class Comm(Handle):
             self._lock.give_back()
 
     def _gather(self, data: bytes) -> list[bytes]:
+        """Return the data of each rank. Collective; the length is the same on every rank."""
         everything = create_string_buffer(self.size * len(data) + 1)
         self._call(lib.xfer_comm_all_gather, self, everything, data, len(data))
-        raw = everything.raw  # a copy of all, at each look
+        raw = everything.raw  # each access copies everything
         return [raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
 
     def _collective(self, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], *instead: Any) -> None:
-        """function(*make()), a collective call of C's, by the caller of _alone(). What make() raises is raised here; on
-        the others the call then fails with a PeerError that has its sentence, since this rank makes it too, with
-        `instead`. Where that breaks the comm, on all ranks, its error goes before."""
+        """Call function(*make()), a collective call of C. The caller is in a block of _alone().
+
+        If make() raises, this raises its error, and the call fails on the other ranks with a PeerError that has the
+        sentence of the error: this rank makes the call too, with the arguments `instead`. If that breaks the comm on
+        all ranks, this raises the error of the comm instead.
+        """
         try:
             arguments = make()
         except Exception as wrong:
@@ -329,19 +339,21 @@ class Comm(Handle):
             raise
         self._call(function, *arguments)
 
-    # An exception that a frame of its own traceback holds lives until the collector comes, and with it what all those
-    # frames hold, tensors too. So what is wrong goes down as a sentence, and is raised where it was caught.
+    # An exception that a frame of its own traceback refers to lives until the garbage collector runs, and so does all
+    # that these frames refer to, such as tensors. So an error is passed on as a sentence, and the function that caught
+    # it raises it.
 
     def _agree(self, wrong: str | None, what: str = "") -> None:
-        """What one rank found wrong becomes an error of all ranks: a PeerError with its rank and its sentence; here the
-        caller raises its own. `what` must be the same on every rank."""
+        """Raise an error that one rank found on all ranks: a PeerError with its rank and its sentence on the others. On
+        the rank that passes `wrong` the caller raises its own error. what: must be the same on every rank."""
         words = self._words(wrong, f"={what}")
         for rank, word in enumerate(words):
             if word != words[0]:
                 raise MismatchError(f"rank 0 has {_what(words[0])}, rank {rank} {_what(word)}")
 
     def _words(self, wrong: str | None, word: str) -> list[str]:
-        """Each rank's word, where nothing is wrong on any; none where it is here."""
+        """Return each rank's word. If `wrong` is set on another rank, raise PeerError with it; if it is set here,
+        return an empty list."""
         if wrong is not None:
             word = f"!{wrong}"
         words = [word]
@@ -356,18 +368,20 @@ class Comm(Handle):
         return words
 
     def _tell(self, wrong: str | None) -> None:
-        """_agree(), by the caller of no _alone()."""
+        """Call _agree() outside a block of _alone()."""
         with self._alone():
             self._agree(wrong)
 
     def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
-        """The result of tell() on each rank, by rank, as JSON carries it; if tell() raises, agree() on the error. what:
-        names the call, the same on every rank; otherwise a MismatchError. Collective; tell() itself must make no
-        collective call. For small control data."""
+        """Return the result of tell() on each rank, by rank, as JSON carries it. If tell() raises, all ranks raise, as
+        for agree(). Collective; tell() itself must make no collective call. For small control data.
+
+        what: names the call, the same on every rank; otherwise this raises MismatchError.
+        """
         return [json.loads(each) for each in self._share(lambda: json.dumps(tell()), what)]
 
     def _share(self, tell: Callable[[], str], what: str) -> list[str]:
-        """The same of texts."""
+        """Do the work of share() with texts."""
         with self._alone():
             try:
                 said = tell()
@@ -422,7 +436,7 @@ class Comm(Handle):
             self._now(lib.xfer_comm_check, self)
 
     def all_gather(self, data: Any) -> list[bytes]:
-        """[bytes of rank 0, bytes of rank 1, ...]; `data` is bytes-like and has the same length on every rank.
+        """Return [bytes of rank 0, bytes of rank 1, ...]. `data` is bytes-like and has the same length on every rank.
         Collective. For small control data."""
         with self._alone():
             sent = b""
@@ -464,13 +478,14 @@ class Comm(Handle):
         self._registering(lib.xfer_comm_unregister, x)
 
     def _registering(self, function: Callable[..., Any], x: Any) -> None:
+        """Register or unregister an array. Collective."""
         with self._alone():
             self._collective(function, lambda: (self, None if x is None else View(x).addresses[0]), self, None)
 
     # ---- the end
 
     def close(self) -> None:
-        """Give the object back. Closing twice is fine."""
+        """Close the comm. Closing twice is fine."""
         if self._handle and not self.closed:
             self._rank_and_size()  # for an error message after this call
         transfers, self._transfers = self._transfers, {}
@@ -483,8 +498,9 @@ class Comm(Handle):
 
 
 def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None:
-    """function(), made by a thread of its own, since what ranks meet by may block for ever. It goes on where it is not
-    back by then, a TimeoutError, or a handler of signals ends the wait for it. Without a deadline it needs none."""
+    """Run a function in a thread of its own, since what ranks meet through may block for ever. Raises TimeoutError if
+    it has not returned after timeout_s; it then continues. A signal handler that raises also ends the wait. If no
+    thread can be started, and there is no deadline, the function runs in the calling thread."""
     replies: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 
     def work() -> None:
@@ -496,7 +512,7 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
 
     try:
         threading.Thread(target=work, name="xfer", daemon=True).start()
-    except RuntimeError:  # there are no more threads: the others would wait for this rank
+    except RuntimeError:  # no thread can be started, and without this rank the others would wait
         if timeout_s is not None:
             raise
         work()
@@ -508,13 +524,14 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
         try:
             raise error
         finally:
-            del error  # else it keeps itself alive, by this frame, and the frames of all that called
+            del error  # otherwise this frame and the error's traceback keep each other alive
 
 
 def _what(word: str) -> str:
-    """Which call a rank's word is for: what it shares in it comes after that."""
+    """Return the name of the call that a rank's word is for. What the rank shares in the word comes after it."""
     return word[1:].partition("\n")[0] or "nothing"
 
 
 def _is_mpi(gather: Any) -> bool:
+    """Return whether this is an object of mpi4py."""
     return type(gather).__module__.startswith("mpi4py")

@@ -1,4 +1,4 @@
-"""Conversions: how a plan changes elements on the way."""
+"""Conversions: how a plan changes elements as it moves them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _SCALES = {"f32": 0, "pow2": 1, "ue8m0": 2, "mx": 3}
 
 
 class Conversion:
-    """How a plan changes a tensor's elements on the way; the source's elements are f32, bf16 or f16.
+    """How a plan changes a tensor's elements as it moves them. The source's elements are f32, bf16 or f16.
 
     All conversions round to the destination's dtype, which is one of these, f8e4m3 or f8e5m2: once, to nearest even; f8
     saturates.
     """
 
     def __init__(self, made: Any) -> None:
-        """Of the struct of C that a maker below returned or that a refit gives, which is copied."""
+        """made: the struct of C that a function of C returned, or that a refit has. It is copied."""
         self._struct = structs.Conversion.from_buffer_copy(made)
 
     def __repr__(self) -> str:
@@ -43,21 +43,21 @@ class Conversion:
         return hash(bytes(self._struct))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (bytes(self._struct),)  # pickled, as when rank 0 sends all a list of tensors
+        return type(self), (bytes(self._struct),)  # rank 0 may send the tensors of a plan to the others
 
     @classmethod
     def cast(cls) -> Conversion:
-        """Only round."""
+        """Only round to the destination's dtype."""
         return cls(lib.xfer_convert_cast())
 
     @classmethod
     def scale(cls, by: float) -> Conversion:
-        """Multiply by 1 / `by` in f32 first: for f8 with one scale for a tensor, as vLLM quantises."""
+        """Multiply by 1 / `by` in f32, then round. For f8 with one scale for each tensor, as vLLM quantises."""
         return cls(lib.xfer_convert_scale(by))
 
     @classmethod
     def add(cls, value: float) -> Conversion:
-        """Add `value` in f32 first: for norms that one side keeps as x and the other as 1 + x."""
+        """Add `value` in f32, then round. For norms that one side keeps as x and the other as 1 + x."""
         return cls(lib.xfer_convert_add(value))
 
     @classmethod
@@ -71,8 +71,8 @@ class Conversion:
 
     @classmethod
     def scales_of(cls, tensor: int) -> Conversion:
-        """Receive the scales of another tensor's blocks, given by its index: ceil(n / rows) by ceil(n / columns) of
-        them.
+        """Receive the scales of another tensor's blocks: ceil(n / rows) by ceil(n / columns) of them. tensor: the index
+        of that tensor in the plan.
 
         Such a tensor has no source layout and no source view. Its destination is f32, or f8e8m0 for powers of two.
         """

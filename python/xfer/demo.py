@@ -17,7 +17,7 @@ COLOURS = (41, 44, 42, 45, 46, 43, 47)
 
 
 def _held(layout: xfer.Layout, rank: int) -> Iterator[tuple[int, int, int]]:
-    """(row, column, place in the rank's row-major part) of each element that a rank holds."""
+    """Yield (row, column, index in the rank's row-major part) of each element that a rank holds."""
     n_columns = layout.local_shape(rank)[1]
     for row, n_rows, at_row in layout.runs(rank, 0):
         for column, n, at_column in layout.runs(rank, 1):
@@ -27,7 +27,7 @@ def _held(layout: xfer.Layout, rank: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _part(layout: xfer.Layout, rank: int, filled: bool) -> memoryview:
-    """Memory of a rank's part; element (row, column) is (31 * row + column) mod 251."""
+    """Allocate a rank's part. If `filled`, set element (row, column) to (31 * row + column) mod 251."""
     rows, columns = layout.local_shape(rank)
     part = bytearray(rows * columns)
     for row, column, at in _held(layout, rank) if filled else ():
@@ -36,7 +36,7 @@ def _part(layout: xfer.Layout, rank: int, filled: bool) -> memoryview:
 
 
 def _draw(layout: xfer.Layout, ranks: Iterable[int], colour: bool) -> str:
-    """The tensor, with the number of the rank that holds each element."""
+    """Draw the tensor, with the number of the rank that holds each element."""
     rows, columns = layout.shape
     grid = [["." for _ in range(columns)] for _ in range(rows)]
     for rank in ranks:
@@ -46,7 +46,7 @@ def _draw(layout: xfer.Layout, ranks: Iterable[int], colour: bool) -> str:
 
 
 def _rank(comm: xfer.Comm, wrong: list[str]) -> None:
-    """What one rank does; what is wrong afterwards goes to the list."""
+    """Do the work of one rank. Errors are added to `wrong`."""
     src, dst = xfer.parse_problem(LINE)
     rank = comm.rank
     try:
@@ -64,7 +64,7 @@ def _rank(comm: xfer.Comm, wrong: list[str]) -> None:
 
 
 def main() -> int:
-    """Exit status 0 where every element arrived."""
+    """Run the demo. Return 0 if every element arrived, and 1 otherwise."""
     src, dst = xfer.parse_problem(LINE)
     colour = sys.stdout.isatty()
     wrong: list[str] = []

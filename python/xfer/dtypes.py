@@ -36,7 +36,7 @@ _NAMES = {
     "float64": "f64",
 }
 _OURS = frozenset(_NAMES.values())
-# Codes of the buffer protocol: the kind of number; the size comes from elsewhere.
+# Format codes of the buffer protocol for each kind of number. The size of an element comes with the buffer.
 _FORMATS = {"f": "ed" + "f", "i": "bhilqn", "u": "BHILQN", "c": "c", "b": "?"}
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
 # (code, bits) of DLPack 1.1
@@ -53,7 +53,7 @@ _DLPACK = {
 
 
 def dtype_name(dtype: Any) -> str:
-    """The library's name of a dtype, given by that name ("bf16"), or as a dtype of torch or NumPy.
+    """Return the library's name of a dtype, which is given by that name ("bf16"), or as a dtype of torch or NumPy.
 
     Raises TypeError for a type that the library does not have, or that has another byte order than this machine.
     """
@@ -61,6 +61,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def _name_of(dtype: Any) -> str:
+    """Do the work of dtype_name() without its cache."""
     if isinstance(dtype, str) and dtype in _OURS:
         return dtype
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or str(dtype)
@@ -75,7 +76,7 @@ def _name_of(dtype: Any) -> str:
     return ours
 
 
-_known_name = lru_cache(256)(_name_of)  # each call asks for that of each of its arrays
+_known_name = lru_cache(256)(_name_of)  # cached, since each call asks for the name of each array's dtype
 
 
 @cache
@@ -86,12 +87,12 @@ def _code_of(name: str) -> int:
 
 
 def dtype_code(dtype: Any) -> int:
-    """The xfer_dtype of a dtype."""
+    """Return the xfer_dtype of a dtype."""
     return _code_of(dtype_name(dtype))
 
 
 def torch_dtype(torch: Any, dtype: Any) -> Any:
-    """The torch.dtype of a dtype."""
+    """Return the torch.dtype of a dtype."""
     return getattr(torch, _torch_name(dtype_name(dtype)))
 
 
@@ -102,17 +103,17 @@ def _torch_name(ours: str) -> str:
 
 @cache
 def itemsize(name: str) -> int:
-    """Bytes of one element of a dtype by the library's name."""
+    """Return the bytes of one element. name: the library's name of the dtype."""
     return int(lib.xfer_dtype_size(dtype_code(name)))
 
 
 def name_of_code(code: int) -> str:
-    """The library's name of an xfer_dtype."""
+    """Return the library's name of an xfer_dtype."""
     return decoded(lib.xfer_dtype_name(code))
 
 
 def of_typestr(typestr: Any) -> str:
-    """Of an array interface: "<f4", "|u1"."""
+    """Return the name of the dtype with a typestr of an array interface, such as "<f4" or "|u1"."""
     if not isinstance(typestr, str) or re.fullmatch(r"[<>=|][A-Za-z][0-9]{1,9}", typestr) is None:
         raise TypeError(f"an array interface with the typestr {typestr!r}")
     order, kind, size = typestr[0], typestr[1], int(typestr[2:])
@@ -122,7 +123,7 @@ def of_typestr(typestr: Any) -> str:
 
 
 def of_format(text: str, size: int) -> str:
-    """Of the buffer protocol: a struct format and the size of an element."""
+    """Return the name of the dtype with a format of the buffer protocol. size: the bytes of one element."""
     order, code = (text[0], text[1:]) if text[:1] in tuple("@=<>!") else ("@", text)
     if size > 1 and (order in ">!" if sys.byteorder == "little" else order == "<"):
         raise TypeError(f"elements of format {text!r} are in another byte order than this machine's")
@@ -135,7 +136,7 @@ def of_format(text: str, size: int) -> str:
 
 
 def of_dlpack(code: int, bits: int, lanes: int) -> str:
-    """Of a DLDataType."""
+    """Return the name of the dtype of a DLDataType."""
     name = _DLPACK.get((code, bits)) if lanes == 1 else None
     if name is None:
         raise TypeError(f"there is no dtype of DLPack code {code} with {bits} bits and {lanes} lanes")

@@ -1,4 +1,4 @@
-"""One exception for each status of the library, in one tree.
+"""The exceptions of the library: one for each status, in one tree.
 
 If Python itself finds an error (a wrong type, a shape that does not fit), the rank raises a TypeError, ValueError or
 OverflowError; the other ranks of a collective call raise a PeerError with the rank and the sentence. A missing or
@@ -36,14 +36,14 @@ class XferError(RuntimeError):
 
     status: int = 0
     name: str = "XFER_ERR"
-    _is_in_use = False  # the comm is, here: nothing was begun, and no other rank knows
+    _is_in_use = False  # whether the comm was in use on this rank: nothing was begun, and no other rank knows
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{self.name}: {text}")
         self.text = text
 
     def __reduce__(self) -> tuple[type[XferError], tuple[str]]:
-        return type(self), (self.text,)  # so that it crosses processes, as pools need
+        return type(self), (self.text,)  # a pool of processes sends exceptions
 
 
 class ArgError(XferError, ValueError):
@@ -59,7 +59,7 @@ class ShapeError(XferError, ValueError):
 
 
 class UnsupportedError(XferError, NotImplementedError):
-    """Well-formed, but this library or build cannot do it."""
+    """The call is well-formed, but this library or build cannot carry it out."""
 
     status, name = -3, "XFER_ERR_UNSUPPORTED"
 
@@ -133,7 +133,7 @@ _MAKERS = {"create": "", "create_exchange": "Exchange"}
 
 
 def _in_python(call: re.Match[str]) -> str:
-    """A function of C by the name that it has here."""
+    """Return the name that a function of C has in this package."""
     what, verb = call.groups()
     if what not in _CLASSES:
         return f"xfer.{what}" + (f"_{verb}" if verb else "")
@@ -143,7 +143,7 @@ def _in_python(call: re.Match[str]) -> str:
 
 
 def error_of(status: int, text: str) -> XferError:
-    """The exception of a status; of one that only a newer library has, an XferError."""
+    """Return the exception of a status. A status that only a newer library has becomes an XferError."""
     cls, text = _BY_STATUS.get(status), _CALL.sub(_in_python, text)
     if cls is not None:
         return cls(text)
@@ -153,7 +153,7 @@ def error_of(status: int, text: str) -> XferError:
 
 
 def described(error: BaseException) -> str:
-    """An exception in a sentence, whatever it is."""
+    """Describe any exception in a sentence."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:

@@ -1,4 +1,4 @@
-"""Exchanges: arrays that ranks send and receive, matched by an id."""
+"""Exchanges: arrays that ranks send and receive, paired by an id."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = ["Exchange", "exchange"]
 
 Operations = Sequence[tuple[int, int, Any]]
 
-# The public struct once more: an exchange has thousands, and ctypes sets one field after the other.
+# The public struct as bytes: an exchange has thousands of operations, and ctypes would set one field after the other.
 _OPERATION = struct.Struct("=QiiiI8q")
 _code = functools.cache(dtypes.dtype_code)
 assert _OPERATION.size == ctypes.sizeof(structs.Operation)
 
 
 class _EarlierSide:
-    """A side of an earlier exchange, without the memory of its arrays."""
+    """One side of an earlier exchange, without the memory of its arrays."""
 
     def __init__(self, operations: bytes, ends: list[tuple[int, int]], forms: Sequence[TensorForm]) -> None:
         """operations: as C has them. ends: the peer and the id of each operation. forms: those of the arrays."""
@@ -53,9 +53,10 @@ class _EarlierSide:
 
 
 class _Side:
-    """What a rank sends, or receives, as C has it."""
+    """What this rank sends, or what it receives, in the form in which C takes it."""
 
     def __init__(self, comm: Comm, operations: Operations, side: str) -> None:
+        """side: "to" for sends, "from" for receives."""
         n = len(structs.listed(operations, "operations"))
         self._owners: list[Any] = []
         earlier = comm._earlier.get((_EarlierSide, side))
@@ -83,6 +84,7 @@ class _Side:
             remember(comm._earlier, (_EarlierSide, side), _EarlierSide(bytes(self.operations), ends, forms))
 
     def _add(self, i: int, peer: int, number: int, x: Any) -> None:
+        """Add the i-th operation."""
         memory, dtype = one_array(x)
         check_device(memory.device, self._device, "the array")
         if self._side == "from":
@@ -96,7 +98,7 @@ class _Side:
                 self.operations, i * _OPERATION.size, number, peer, code, n_dims, 0, *memory.shape, *rest
             )
         except struct.error:
-            structs.checked(c_uint64, number, "id")  # one of the two raises
+            structs.checked(c_uint64, number, "id")  # this or the next line raises a better error
             structs.checked(c_int32, peer, "peer")
             raise
         self._owners.append(memory.owner)
@@ -105,23 +107,26 @@ class _Side:
         self._forms.append(None if form is None else form.with_view(view))
 
     def listed(self) -> tuple[Any, Any, int]:
-        """As an exchange in one call takes it."""
+        """Return the arguments of xfer_exchange() for this side."""
         return self.operations, self.views, len(self.operations)
 
     def owners(self) -> list[Any]:
-        """What keeps the memory alive."""
+        """Return the objects that keep the memory alive."""
         return self._owners
 
 
 class _Sides:
+    """Both sides of an exchange on this rank."""
+
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations) -> None:
         self.to, self.from_ = _Side(comm, sends, "to"), _Side(comm, recvs, "from")
 
     def key(self) -> bytes:
-        """All but where the arrays lie."""
+        """Return everything about the operations except where their arrays lie."""
         return bytes(self.to.operations) + b"|" + bytes(self.from_.operations)
 
     def owners(self) -> list[Any]:
+        """Return the objects that keep the memory alive."""
         return self.to.owners() + self.from_.owners()
 
 
@@ -132,7 +137,7 @@ class Exchange(Plan):
     each rank decides where its end lies, and may use strides. Each id occurs at most once to each peer and once from
     each. A rank that sends to itself also lists the receive.
 
-    Commit, run and wait for it like any Plan; bind_all() binds other arrays.
+    Commit it, run it and wait for it like any Plan; bind_all() binds other arrays.
 
     Raises MismatchError if the two ends of an operation differ, or if there is only one, with its id on every rank.
 
@@ -176,14 +181,14 @@ class Exchange(Plan):
                 self._fail_at_commit(wrong, "all")
 
     def _is_of(self, sides: _Sides) -> bool:
-        """The operations that were planned, in their order?"""
+        """Return whether these are the planned operations, in the planned order."""
         return sides.key() == self._key
 
     def _freed(self) -> str:
         return "an array"
 
     def _bind_sides(self, sides: _Sides) -> None:
-        """commit() raises what is wrong."""
+        """Bind both sides. commit() raises the error if that fails."""
         try:
             self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
             self._bindings.set_all({0: (sides.to, sides.from_)})

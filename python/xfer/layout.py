@@ -1,4 +1,4 @@
-"""Placements and layouts: which elements of a tensor each rank of a mesh holds; and layouts as one line of text."""
+"""Placements and layouts: which elements of a tensor each rank of a mesh holds. Also layouts as a line of text."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ class Placement:
     """How one mesh axis distributes a tensor: Replicate, Shard, StridedShard or Runs."""
 
     def __post_init__(self) -> None:
-        self._struct()  # raises
+        self._struct()  # raises what is wrong with the placement
 
     def _struct(self) -> Any:
+        """Return the placement as C has it. Raises what is wrong with it."""
         raise TypeError("a Placement is a Replicate, Shard, StridedShard or Runs")
 
 
@@ -81,9 +82,9 @@ class StridedShard(Placement):
 
 @dataclass(frozen=True)
 class Runs(Placement):
-    """Explicit runs of `dim`: runs[i] lists the (global, length, local) of coordinate i, whose part has
-    local_lengths[i] indices. With `allow_zero`, local indices may lie in no run, and a run of the plan zeroes those
-    of a destination."""
+    """The mesh axis splits `dim` by explicit runs: runs[i] lists the (global, length, local) of coordinate i, whose
+    part has local_lengths[i] indices. With `allow_zero`, local indices may lie in no run, and a run of the plan zeroes
+    those of a destination."""
 
     dim: int
     runs: Sequence[Sequence[tuple[int, int, int]]]
@@ -105,24 +106,25 @@ class Runs(Placement):
             int(truth(self.allow_zero, "allow_zero")),
         )
         placement = lib.xfer_shard_runs(self.dim, pointer(table))
-        placement.table_ = table  # kept alive
+        placement.table_ = table  # keeps the table alive
         return placement
 
 
 def _run(run: Any) -> Any:
+    """Return a run as C has it."""
     return _structs.Run(*items(run, 3, "a run is (global, length, local)"))
 
 
 def _zeros(like: Any, shape: Sequence[int]) -> Any:
-    """An array of torch, NumPy or CuPy, of the type and on the device of another."""
-    if hasattr(like, "new_zeros"):  # torch's
+    """Return a new array of zeros, of the same library, dtype and device as `like`."""
+    if hasattr(like, "new_zeros"):  # a tensor of torch
         return like.new_zeros(shape)
     from numpy import zeros_like
 
     return zeros_like(like, shape=shape)
 
 
-# Of a rank: the dtype, the shape if it is one array, and the boxes' if it is by boxes.
+# A rank's part: its dtype, its shape if it can be one array, and the shapes of its boxes if the layout is by boxes.
 _Part = tuple[str, tuple[int, ...] | None, list[tuple[int, ...]] | None]
 
 
@@ -139,9 +141,9 @@ class Layout(DataHandle):
 
     _kind = "layout"
     _by_boxes = False
-    _own = False  # of the calling rank alone, which queries take as rank 0
-    _is_borrowed = False  # a refit's
-    _with_tables: tuple[Any, ...] = ()  # what it was made of, where it has tables of runs, which no line says
+    _own = False  # whether it is the calling rank's alone; queries then take that rank as rank 0
+    _is_borrowed = False  # whether a refit owns the object of C
+    _with_tables: tuple[Any, ...] = ()  # its constructor's arguments, if it has tables of runs, which no line describes
 
     def __init__(
         self,
@@ -183,6 +185,7 @@ class Layout(DataHandle):
 
     @classmethod
     def _empty(cls) -> Layout:
+        """Return a Layout without an object of C."""
         layout = cls.__new__(cls)
         Handle.__init__(layout)
         layout._parts, layout._line = {}, ""
@@ -190,7 +193,7 @@ class Layout(DataHandle):
 
     @classmethod
     def parse(cls, line: str) -> Layout:
-        """The layout of a line such as "f32[17,11] (3,2)@0-5:S0b,S1", which describes one side of a redistribution.
+        """Return the layout that a line describes, such as "f32[17,11] (3,2)@0-5:S0b,S1": one side of a redistribution.
 
         Raises ArgError with the column where the line does not parse.
         """
@@ -201,7 +204,8 @@ class Layout(DataHandle):
 
     @classmethod
     def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, boxes: Sequence[Any]) -> Layout:
-        """A layout of each rank's boxes, each (lo, hi), half-open: a recorded load, a sharded state dict.
+        """Make a layout from the boxes of each rank, each (lo, hi), half-open: of a recorded load, or a sharded state
+        dict.
 
         mesh: boxes[i] lists the boxes of its i-th rank. None: `boxes` lists this rank's own boxes, and making a plan
         gathers those of the others. Boxes of a rank may overlap or be equal; elements of a box past the shape are ZERO
@@ -226,8 +230,8 @@ class Layout(DataHandle):
 
     @classmethod
     def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, ranges: Sequence[Any]) -> Layout:
-        """A layout of ranges (first, past the last) of the row-major order, as FSDP1, ZeRO-3 and Megatron's distributed
-        optimizer cut flattened tensors.
+        """Make a layout from a range (first, past the last) of the row-major order for each rank, as FSDP1, ZeRO-3 and
+        Megatron's distributed optimizer cut flattened tensors.
 
         mesh: ranges[i] is the range of its i-th rank. None: `ranges` is this rank's own range, and making a plan
         gathers those of the others. A range may be empty, or extend past the end as padding; a dense array is the range
@@ -246,6 +250,7 @@ class Layout(DataHandle):
     def _of_desc(
         cls, create: Any, mesh: Mesh | None, shape: Sequence[int], dtype: Any, first: Any, bounds: list[int]
     ) -> Layout:
+        """Make a layout by boxes. create: the maker of C."""
         layout = cls._empty()
         layout._by_boxes, layout._own = True, mesh is None
         desc = _structs.sized(
@@ -261,7 +266,7 @@ class Layout(DataHandle):
         return layout
 
     def _part(self, rank: int) -> _Part:
-        """What a rank holds, asked once."""
+        """Return what a rank holds. C is asked once."""
         self._check_open()
         if rank not in self._parts:
             boxes = None
@@ -278,7 +283,7 @@ class Layout(DataHandle):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """The bytes of one element."""
         return itemsize(self.dtype)
 
     @property
@@ -295,18 +300,18 @@ class Layout(DataHandle):
         return tuple(ranks)
 
     def local_shape(self, rank: int) -> tuple[int, ...]:
-        """The shape of a rank's part, padding included. Raises ArgError for a rank that is not in the mesh."""
+        """Return the shape of a rank's part, padding included. Raises ArgError for a rank that is not in the mesh."""
         sizes = (c_int64 * _structs.MAX_DIMS)()
         lib.xfer_layout_local_shape(self, rank, sizes)
         return tuple(sizes[: lib.xfer_layout_shape(self, None)])
 
     def local_bytes(self, rank: int) -> int:
-        """The bytes of a rank's part, padding included; 0 for a rank that is not in the mesh."""
+        """Return the bytes of a rank's part, padding included; 0 for a rank that is not in the mesh."""
         return int(lib.xfer_layout_local_bytes(self, rank))
 
     def global_index(self, rank: int, element: int) -> tuple[int, ...] | None:
-        """The global index of an element of a rank's part; `element` counts in the order of a dense array. Returns None
-        for a ZERO element. Raises ArgError if the rank is not in the mesh or has no such element."""
+        """Return the global index of an element of a rank's part, or None for a ZERO element. `element` counts in the
+        order of a dense array. Raises ArgError if the rank is not in the mesh or has no such element."""
         index = (c_int64 * _structs.MAX_DIMS)()
         lib.xfer_layout_global_index(self, rank, element, index)
         found = tuple(index[: lib.xfer_layout_shape(self, None)])
@@ -326,7 +331,7 @@ class Layout(DataHandle):
             _, shape, boxes = self._part(rank)
         except ArgError:
             return None
-        if hasattr(whole, "detach"):  # torch's: a copy of the numbers has no gradient
+        if hasattr(whole, "detach"):  # a tensor of torch, whose copy needs no gradient
             whole = whole.detach()
         part = _zeros(whole, (sum(math.prod(box) for box in boxes or ()),) if shape is None else shape)
         if boxes is None:
@@ -338,11 +343,12 @@ class Layout(DataHandle):
         for box, (lo, hi) in zip(boxes, self.boxes(rank), strict=True):
             piece, at = flat[at : at + math.prod(box)].reshape(box), at + math.prod(box)
             held = whole[tuple(slice(start, end) for start, end in zip(lo, hi, strict=True))]
-            piece[tuple(slice(0, n) for n in held.shape)] = held  # what lies past the shape is not there
+            piece[tuple(slice(0, n) for n in held.shape)] = held  # the array has nothing past the shape
         return part
 
     def runs(self, rank: int, dim: int) -> list[tuple[int, int, int]]:
-        """[(global, length, local), ...]: the runs of one dim that a rank holds, maximal and ascending in local."""
+        """Return [(global, length, local), ...]: the runs of one dim that a rank holds, maximal and ascending in
+        local."""
         n = c_size_t()
         lib.xfer_layout_runs(self, rank, dim, None, 0, byref(n))
         runs = (_structs.Run * n.value)()
@@ -350,7 +356,7 @@ class Layout(DataHandle):
         return [(getattr(run, "global"), run.length, run.local) for run in runs]
 
     def boxes(self, rank: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """[(lo, hi), ...]: the boxes that a rank holds, in the order of its list."""
+        """Return [(lo, hi), ...]: the boxes that a rank holds, in the order of its list."""
         n, n_dims = c_size_t(), len(self.shape)
         lib.xfer_layout_boxes(self, rank, None, 0, byref(n))
         bounds = (c_int64 * (2 * n_dims * n.value))()
@@ -359,7 +365,7 @@ class Layout(DataHandle):
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def owners(self, index: Sequence[int]) -> list[tuple[int, tuple[int, ...]]]:
-        """[(rank, local index), ...]: every place that holds a global index."""
+        """Return [(rank, local index), ...]: every place that holds a global index."""
         if len(listed(index, "index")) != len(self.shape):
             raise ValueError(f"{len(index)} indices for {len(self.shape)} dims")
         n = c_size_t()
@@ -370,7 +376,7 @@ class Layout(DataHandle):
         return [(owner.rank, tuple(owner.local[: len(index)])) for owner in owners]
 
     def _said(self) -> str:
-        """All that there is to say but tables of runs. It does not change."""
+        """Return a text that is equal for equal layouts without tables of runs. It does not change."""
         self._line = self._line or format_problem(self, None).removesuffix(" -> ?") + " of its own" * self._own
         return self._line
 
@@ -393,7 +399,7 @@ class Layout(DataHandle):
         return self._said() == other._said() and ("x" not in self._line or self._tables() == other._tables())
 
     def _tables(self) -> list[Any]:
-        """What tables of runs come to on each rank."""
+        """Return what the tables of runs amount to on each rank."""
         dims = range(len(self.shape))
         return [(self.local_shape(rank), [self.runs(rank, dim) for dim in dims]) for rank in self.ranks]
 
@@ -405,7 +411,7 @@ class Layout(DataHandle):
 
 
 def parse_problem(line: str) -> tuple[Layout, Layout]:
-    """The (source, destination) layouts of a line such as "f32[8,6] (2):S0 -> (2,2)@2-5:S1,R".
+    """Return the (source, destination) layouts of a line such as "f32[8,6] (2):S0 -> (2,2)@2-5:S1,R".
 
     Raises ArgError with the column if the line does not parse.
     """
@@ -416,7 +422,7 @@ def parse_problem(line: str) -> tuple[Layout, Layout]:
 
 
 def format_problem(src: Layout | None, dst: Layout | None) -> str:
-    """The line of two layouts; it writes None as "?"."""
+    """Return the line that describes two layouts; it has "?" for None."""
     n = lib.xfer_problem_format(None, 0, src, dst) + 1
     text = create_string_buffer(n)
     lib.xfer_problem_format(text, n, src, dst)

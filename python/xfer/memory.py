@@ -1,6 +1,6 @@
 """Where a rank's part lies: memory of torch, NumPy, CuPy, or of any object with `__cuda_array_interface__`,
-`__dlpack__`, `__array_interface__` or the buffer protocol. The package uses it in place, and keeps it alive while it
-is bound.
+`__dlpack__`, `__array_interface__` or the buffer protocol. The package uses it in place, and keeps it alive while it is
+bound.
 
 Nothing here waits for a device: data must be complete, or be written on the stream that is passed to the call.
 """
@@ -40,7 +40,7 @@ from .layout import Layout
 __all__ = ["Memory", "View", "memory_of"]
 
 HOST = -1
-SOME_DEVICE = -2  # an array that does not say which
+SOME_DEVICE = -2  # the device of an array that does not tell which one
 
 
 class Memory(NamedTuple):
@@ -62,7 +62,7 @@ class Memory(NamedTuple):
 
 
 def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """Row-major strides in bytes."""
+    """Return row-major strides in bytes. size: the bytes of one element."""
     strides = [size] * len(shape)
     for d in reversed(range(len(shape) - 1)):
         strides[d] = strides[d + 1] * shape[d + 1]
@@ -122,7 +122,7 @@ def locate_all(forms: Sequence[TensorForm | None], arrays: Sequence[Any]) -> lis
 
 
 def _made_plain_by(torch: Any, x: Any) -> str | None:
-    """What gives a tensor whose elements lie in memory as they are; None: they do."""
+    """Return the method that makes a plain tensor of this one, or None if its elements lie in memory as they are."""
     if type(x).__name__ == "ShardedTensor":
         return "local_shards(), or its FSDP module in the place of the state dict"
     if x.is_nested:
@@ -137,7 +137,7 @@ def _made_plain_by(torch: Any, x: Any) -> str | None:
 
 
 def check_plain(torch: Any, x: Any) -> None:
-    """Do a tensor's elements lie in memory as they are?"""
+    """Raise TypeError unless a tensor's elements lie in memory as they are."""
     plain = _made_plain_by(torch, x)
     if plain is not None:
         raise TypeError(f"a torch tensor whose elements are not plainly in memory: give its {plain}")
@@ -158,7 +158,7 @@ def _of_torch(torch: Any, x: Any) -> Memory:
     if n > 0 and not x.is_contiguous():
         n = size + sum([(m - 1) * s for m, s in zip(shape, strides, strict=True)])
     end = x.storage_offset() * size + n
-    if n > 0 and end > storage.nbytes():  # torch lets a storage be made smaller under its tensors
+    if n > 0 and end > storage.nbytes():  # torch lets a storage shrink under its tensors
         raise TypeError(f"a torch tensor that ends after {end} bytes of a storage of {storage.nbytes()}")
     ordinal = HOST if device.type == "cpu" else device.index
     plain_type = type(x) in (torch.Tensor, torch.nn.Parameter)
@@ -177,7 +177,7 @@ def _of_interface(x: Any, interface: Any, device: int) -> Memory:
         raise TypeError("an array interface without an address: hand in a NumPy array made of it")
     address, read_only = data
     dtype = getattr(x, "dtype", None)
-    # A typestr has no bf16 and no fp8; the dtype's name has.
+    # A typestr cannot name bf16 and fp8, but the name of a dtype can.
     name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface.get("typestr"))
     if interface.get("mask") is not None:
         raise TypeError("an array with a mask")
@@ -189,7 +189,7 @@ def _of_interface(x: Any, interface: Any, device: int) -> Memory:
 
 
 def _device_of(x: Any) -> int:
-    """Of an array with `__cuda_array_interface__`, which does not say."""
+    """Return the device of an array with `__cuda_array_interface__`, which does not tell it."""
     if hasattr(x, "__dlpack_device__"):
         return int(x.__dlpack_device__()[1])
     return SOME_DEVICE
@@ -225,7 +225,7 @@ class _DLVersioned(Structure):
 
 
 _DL_HOST, _DL_CUDA = (1, 3), (2, 13)  # plain and pinned; plain and managed
-_api = ctypes.PyDLL(None)  # as ctypes.pythonapi, whose prototypes are the whole process's
+_api = ctypes.PyDLL(None)  # not ctypes.pythonapi, whose prototypes the whole process shares
 _api.PyCapsule_IsValid.argtypes, _api.PyCapsule_IsValid.restype = (py_object, c_char_p), c_int
 _api.PyCapsule_GetPointer.argtypes, _api.PyCapsule_GetPointer.restype = (py_object, c_char_p), c_void_p
 
@@ -234,19 +234,19 @@ def _of_dlpack(x: Any) -> Memory:
     device_type, device_id = x.__dlpack_device__()
     if device_type not in (*_DL_HOST, *_DL_CUDA):
         raise TypeError(f"memory of DLPack device type {int(device_type)}: it is of a host or of CUDA")
-    stream = -1 if device_type == _DL_CUDA[0] else None  # -1: do not synchronise
+    stream = -1 if device_type == _DL_CUDA[0] else None  # -1 asks for no synchronisation
     try:
         capsule = x.__dlpack__(stream=stream, max_version=(1, 1), copy=False)
-    except TypeError:  # of before DLPack 1.0
+    except TypeError:  # the array implements DLPack before 1.0
         capsule = x.__dlpack__(stream=stream)
-    # The capsule is not consumed: it stays as it is, keeps the memory, and gives it back when it is collected.
+    # The capsule is not consumed: it keeps the memory alive, and releases it when it is collected.
     if _api.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
         whole = _DLVersioned.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
         if whole.major != 1:
             raise TypeError(f"DLPack of version {whole.major}.{whole.minor}")
         tensor, read_only = whole.tensor, bool(whole.flags & 1)
     else:
-        # It cannot say so, and JAX's arrays, which must not be written, come this way.
+        # DLPack before 1.0 cannot tell. JAX's arrays, which must not be written, come this way.
         tensor, read_only = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor")), True
     if tensor.ndim < 0 or (tensor.ndim > 0 and not tensor.shape):
         raise TypeError(f"DLPack of {tensor.ndim} dims without a shape")
@@ -282,7 +282,7 @@ _FULL_RO = 0x11C
 
 
 def _of_buffer(x: Any) -> Memory:
-    view = memoryview(x)  # while it lives the exporter keeps its memory where it is
+    view = memoryview(x)  # as long as it lives, the exporter keeps its memory in place
     if view.suboffsets:
         raise TypeError("a buffer of pointers to pointers")
     raw = _Buffer()
@@ -294,14 +294,14 @@ def _of_buffer(x: Any) -> Memory:
 
 
 def memory_of(x: Any) -> Memory:
-    """The memory of an array. Raises TypeError for an object that is not an array in plain memory."""
+    """Return the memory of an array. Raises TypeError for an object that is not an array in plain memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
         return _of_torch(torch, x)
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
-        raise TypeError("an array with a mask")  # which its interface does not speak of
+        raise TypeError("an array with a mask")  # its array interface does not mention the mask
     if isinstance(x, getattr(sys.modules.get("numpy"), "generic", ())):
-        return _of_buffer(x)  # its interface is that of a copy, and says that it may be written
+        return _of_buffer(x)  # its array interface describes a copy, and allows writing
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
         return _of_interface(x, interface, _device_of(x))
@@ -323,6 +323,7 @@ def memory_of(x: Any) -> Memory:
 
 
 def _alike(pieces: list[Memory]) -> list[Memory]:
+    """Return the pieces after checking that they fit together."""
     if not pieces:
         raise ValueError("a view of no pieces")
     if len({(p.shape, p.strides, p.dtype) for p in pieces}) > 1:
@@ -339,8 +340,8 @@ class View:
     bf16. It must have the same size.
     """
 
-    box_shapes: list[tuple[int, ...]] | None = None  # of_boxes()
-    _pieces: Any = None  # the addresses that C reads, where they are in a list
+    box_shapes: list[tuple[int, ...]] | None = None  # set by of_boxes()
+    _pieces: Any = None  # the list of addresses that C reads, if it reads a list
     _strides: Any = None
 
     def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
@@ -351,7 +352,7 @@ class View:
             raise TypeError(f"elements of {one.dtype} cannot be read as {self.dtype}: the sizes differ")
         self.read_only = True in [p.read_only for p in parts]
         self.device = one.device
-        self._memory = parts  # kept alive
+        self._memory = parts  # keeps it alive
         if piece_dim is None:
             self.shape = one.shape
             self._struct = structs.View.from_buffer_copy(structs.strided(one.address, one.strides))
@@ -367,7 +368,7 @@ class View:
 
     @classmethod
     def of_boxes(cls, arrays: Sequence[Any], dtype: Any = None) -> View:
-        """Where the boxes of a layout by boxes lie: one array for each box, of its shape, in any strides."""
+        """Make a view of the boxes of a layout by boxes: one array for each box, of its shape, in any strides."""
         view = cls.__new__(cls)
         parts = [memory_of(x) for x in arrays]
         if len({(p.dtype, p.device, len(p.shape)) for p in parts}) > 1:
@@ -386,7 +387,8 @@ class View:
         return view
 
     def dense(self) -> Any:
-        """The same one array as nothing but its address, for parts whose boxes lie one after the other."""
+        """Return the view of this one array that has only its address, for parts whose boxes lie one after the
+        other."""
         return lib.xfer_view_dense(self._memory[0].address)
 
     def form(self) -> TensorForm | None:
@@ -398,11 +400,11 @@ class View:
 
     @property
     def addresses(self) -> list[int]:
-        """Of the first element of each piece."""
+        """The address of the first element of each piece."""
         return [p.address for p in self._memory]
 
     def owners(self) -> list[Any]:
-        """What keeps the memory of each piece alive."""
+        """Return the objects that keep the memory of the pieces alive."""
         return [p.owner for p in self._memory]
 
     def __copy__(self) -> Any:
@@ -418,7 +420,7 @@ class View:
 
 
 def one_array(x: Any) -> tuple[Memory, str]:
-    """What an array, or a View of one, is made of, and what its elements are read as."""
+    """Return the memory of an array, or of a View of one, and the dtype as which its elements are read."""
     if not isinstance(x, View):
         memory = memory_of(x)
         return memory, memory.dtype
@@ -428,13 +430,13 @@ def one_array(x: Any) -> tuple[Memory, str]:
 
 
 def check_writable(of: Memory | View, what: str = "destination") -> None:
-    """Can it be a destination?"""
+    """Raise ValueError if memory is read-only, so that it cannot be a destination."""
     if of.read_only:
         raise ValueError(f"the {what} is read-only, or its DLPack is older than 1.0 and cannot say that it is not")
 
 
 def check_device(of_array: int, device: int, what: str) -> None:
-    """Can a comm on `device` use an array?"""
+    """Raise ValueError if a comm on `device` cannot use an array on the device `of_array`."""
     if device == HOST and of_array != HOST:
         raise ValueError(f"{what} is on a GPU, and this comm's memory is the host's")
     if device != HOST and of_array not in (device, HOST, SOME_DEVICE):
@@ -442,7 +444,8 @@ def check_device(of_array: int, device: int, what: str) -> None:
 
 
 def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[int, ...]] | None, side: str) -> None:
-    """Does a view have the shape of a rank's part? Of parts by boxes a dense array of one dim has, if it is as long."""
+    """Raise ValueError unless a view has the shape of a rank's part. A dense array of one dim fits a part by boxes if
+    it has as many elements."""
     if boxes is not None:
         if view.box_shapes is not None:
             if view.box_shapes != boxes:
@@ -456,14 +459,18 @@ def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[in
             raise ValueError(f"the {side} is an array of shape {view.shape} for {len(boxes)} boxes of {n} elements")
     if view.box_shapes is not None:
         raise ValueError(f"the {side} is a View of boxes for a layout by placements: give one array of shape {shape}")
-    is_nothing = 0 in view.shape and 0 in (shape or ()) and len(view.shape) == len(shape or ())  # see _dtensor._fits()
+    # torch makes local tensors without elements in several shapes.
+    is_nothing = 0 in view.shape and 0 in (shape or ()) and len(view.shape) == len(shape or ())
     if view.shape != shape and not is_nothing:
         raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
 
 
 def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) -> View | None:
-    """A View of x for a rank's part of a layout, or None. The library sees addresses only, so that all else is compared
-    here: shape, dtype, device, and that a destination can be written. `device`: the comm's; HOST."""
+    """Return a View of x for a rank's part of a layout, or None if x is None. The library sees only addresses, so this
+    checks everything else: shape, dtype, device, and that a destination can be written.
+
+    device: the comm's, or HOST. side: "source" or "destination".
+    """
     if x is None:
         return None
     view = x if isinstance(x, View) else View(x)

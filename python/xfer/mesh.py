@@ -46,7 +46,7 @@ class Mesh(DataHandle):
         return hash((self.shape, self.ranks))
 
     def __len__(self) -> int:
-        """How many ranks."""
+        """Return the number of ranks."""
         return int(lib.xfer_mesh_size(self))
 
     def __repr__(self) -> str:

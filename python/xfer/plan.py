@@ -1,4 +1,4 @@
-"""Plans: many tensors, planned once and run at every step; and one tensor in one call."""
+"""Plans: many tensors, planned once and run at every step."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout 
 
 
 def _rows(tensors: Tensors) -> Any:
+    """Return the tensors as C has them."""
     if not isinstance(tensors, Sequence):
         raise ArgError(f"tensors is a {type(tensors).__name__}, not a list")
     rows = (structs.Tensor * len(tensors))()
@@ -49,6 +50,7 @@ def _rows(tensors: Tensors) -> Any:
 
 
 def _reference(view: View | None) -> Any:
+    """Return a pointer to a view, or NULL."""
     return None if view is None else byref(view._struct)
 
 
@@ -92,8 +94,8 @@ class Plan(Handle):
 
     @classmethod
     def simulate(cls, n_ranks: int, rank: int, tensors: Tensors, **options: Unpack[PlanOptions]) -> Plan:
-        """The plan that `rank` of `n_ranks` would make, without a comm and without memory; you can inspect it, not run
-        it."""
+        """Make the plan that `rank` of `n_ranks` would make, without a comm and without memory. You can inspect it, not
+        run it."""
         plan = cls.__new__(cls)
         plan._begin(None, rank)
         rows, struct = _rows(tensors), no_options()
@@ -103,6 +105,7 @@ class Plan(Handle):
         return plan
 
     def _begin(self, comm: Comm | None, rank: int) -> None:
+        """Set the attributes of a new plan."""
         Handle.__init__(self)
         self._comm, self._rank = comm, rank
         self._bindings, self._refusals = Bindings(), Refusals()
@@ -115,12 +118,14 @@ class Plan(Handle):
         self._refusals.record(error, what)
 
     def _set_tensors(self, tensors: Tensors) -> None:
+        """Set the layouts and the names of the plan's tensors."""
         self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
         self._index: dict[str, int | None] = {}
         for i, tensor in enumerate(tensors):
             self._index[tensor[0]] = i if tensor[0] not in self._index else None
 
     def _on(self) -> Comm:
+        """Return the comm. Raises ValueError if the plan is closed, and StateError if it is simulated."""
         self._check_open()
         if self._comm is None:
             raise StateError("a simulated plan has no ranks: it can be looked at, not bound or run")
@@ -138,9 +143,10 @@ class Plan(Handle):
         self.bind_many([(tensor, src, dst)])
 
     def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
-        """bind() each (tensor, src, dst). Local. If a torch tensor differs from the one that was bound before only by
-        its address, as with weights that are loaded again for each step, binding it takes a fraction of the time."""
-        comm, rows = self._on(), list(tensors)  # which may be made by use of the comm
+        """Call bind() with each (tensor, src, dst). Local. If a torch tensor differs from the one that was bound before
+        only by its address, as with weights that are loaded again for each step, binding it takes a fraction of the
+        time."""
+        comm, rows = self._on(), list(tensors)  # outside the lock, since making the rows may use the comm
         with comm._alone(), no_collection():
             for row in self._bind_moved(comm, rows):
                 if is_row(row):
@@ -189,12 +195,13 @@ class Plan(Handle):
             self._fail_at_commit(error, number)
 
     def _number_of(self, tensor: int | str) -> int | None:
-        """None: _number() may say why there is none."""
+        """Return the number of a tensor, or None if there is none or _number() must decide."""
         if type(tensor) is str:
             return self._index.get(tensor)
         return tensor if type(tensor) is int and 0 <= tensor < len(self._layouts) else None
 
     def _number(self, tensor: int | str) -> int:
+        """Return the number of a tensor. Raises ValueError if the plan does not have it."""
         if isinstance(tensor, str):
             if tensor not in self._index:
                 raise ValueError("the plan has no tensor of that name")
@@ -255,7 +262,7 @@ class Plan(Handle):
             try:
                 self._check_bound()
                 pointer = stream_pointer(stream, comm._device)
-            except BaseException as wrong:  # what a handler of signals raises, too
+            except BaseException as wrong:  # also from a signal handler
                 self._refuse_for(wrong)
                 raise
             self._owes_wait = True
@@ -263,7 +270,7 @@ class Plan(Handle):
                 comm._call(lib.xfer_plan_run, self, version, pointer)
             except XferError:
                 raise
-            except BaseException as wrong:  # of an argument, or of a handler: C may not have seen it
+            except BaseException as wrong:  # from an argument or a signal handler: C may not have seen the call
                 self._refuse_for(wrong)
                 raise
 
@@ -283,34 +290,37 @@ class Plan(Handle):
             self._refuse(why)
 
     def _refuse_for(self, wrong: BaseException) -> None:
-        """Instead of a run, where one may be refused."""
+        """Refuse the run for an error, if a run may be refused now."""
         with contextlib.suppress(XferError):
             self._refuse(described(wrong))
 
     def _refuse(self, why: str) -> None:
+        """Refuse the next run, so that the others fail with the reason."""
         self._on()._now(lib.xfer_plan_refuse, self, structs.sayable(why))
         self._owes_wait = True
 
     def wait(self, timeout_ms: int = 0) -> None:
         """Wait until the last run is complete on every rank. Collective, once per run, and again after a TimeoutError
-        that came before the run's own deadline. timeout_ms: how long to wait for this rank's part; 0: until that
-        deadline.
+        that came before the run's own deadline.
 
-        Raises PeerError if another rank's run failed, TimeoutError if the run is not complete yet, or if a rank missed
-        its deadline. After a failure destinations may be half old and half new, and the plan needs another commit(). A
-        timeout that is not a number raises at once: the run is still in flight, for another wait() or for close().
+        timeout_ms: how long to wait for this rank's part; 0: until the run's deadline.
+
+        Raises PeerError if another rank's run failed, and TimeoutError if the run is not complete yet or if a rank
+        missed its deadline. After a failure destinations may be half old and half new, and the plan needs another
+        commit(). A timeout that is not a number raises at once: the run is still in flight, for another wait() or for
+        close().
         """
         self._wait(lib.xfer_plan_wait, self, timeout_ms)
 
     def _wait(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """By a function of C, whose last argument is the timeout."""
+        """Wait by a function of C, whose last argument is the timeout."""
         comm = self._on()
         with comm._alone():
             structs.checked(c_uint64, arguments[-1], "timeout_ms")
             try:
                 comm._call(function, *arguments)
             except TimeoutError:
-                raise  # it may be that the run is still in flight
+                raise  # the run may still be in flight
             except XferError:
                 self._owes_wait = False
                 raise
@@ -319,14 +329,15 @@ class Plan(Handle):
                 self._bindings.drop_sources()
 
     def test(self) -> bool:
-        """Has this rank's part of the last run ended? Local; does not block. You must still call wait()."""
+        """Return whether this rank's part of the last run has ended. Local; does not block. You must still call
+        wait()."""
         comm, over = self._on(), c_int()
         with comm._alone():
             comm._now(lib.xfer_plan_test, self, byref(over))
         return bool(over.value)
 
     def release(self) -> None:
-        """Give staging and mappings of peers' memory back. Bindings stay, and commit() restores the rest.
+        """Release staging memory and the mappings of peers' memory. Bindings stay, and commit() restores the rest.
         Collective."""
         comm = self._on()
         with comm._alone():
@@ -335,8 +346,8 @@ class Plan(Handle):
     # ---- what memory holds
 
     def digest(self, side: str, stream: Any = None) -> list[str]:
-        """The digest of each tensor as one side, "src" or "dst", holds it at the time of the call: 32 hex digits.
-        Collective; waits.
+        """Return the digest of each tensor as one side, "src" or "dst", holds it at the time of the call: 32 hex
+        digits. Collective; waits.
 
         It depends on the bytes of every element and on its index, not on layouts, ranks or devices: after a run both
         sides have the same digest. stream: see stream_pointer(); the call reads memory after the work on it. Raises
@@ -369,14 +380,15 @@ class Plan(Handle):
     # ---- looking at it
 
     def _look(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """A call that waits for nobody; of a simulated plan too."""
+        """Make a call that waits for nobody, also of a simulated plan. Raises StateError while a call is in
+        progress."""
         if (comm := self._comm) is None:
             function(self, *arguments)
         elif not comm._lock.beside(function, self, *arguments):
             raise comm._lock.in_use()
 
     def report(self) -> dict[str, int]:
-        """What the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local.
+        """Return what the plan does on this rank, in figures: the fields of xfer_plan_report_data. Local.
 
         While a call of another thread is in progress, or one that a signal handler interrupts, this returns the figures
         of the last report or of the last commit(); it raises StateError if there was neither.
@@ -394,8 +406,8 @@ class Plan(Handle):
         return structs.fields_of(figures)
 
     def moves(self) -> list[dict[str, Any]]:
-        """The moves in which this rank takes part, each with the fields of xfer_move. Local. Raises StateError while a
-        call is in progress."""
+        """Return the moves in which this rank takes part, each with the fields of xfer_move. Local. Raises StateError
+        while a call is in progress."""
         moves = []
         for i in range(self.report()["n_moves"]):
             move = structs.Move()
@@ -406,7 +418,7 @@ class Plan(Handle):
         return moves
 
     def text(self, json: bool = False) -> str:
-        """A summary for people, or one JSON object. Local. Raises StateError while a call is in progress."""
+        """Return a summary for people, or one JSON object. Local. Raises StateError while a call is in progress."""
         text = c_void_p()
         self._look(lib.xfer_plan_print, byref(text), int(structs.truth(json, "json")))
         try:
@@ -415,7 +427,7 @@ class Plan(Handle):
             lib.xfer_text_free(text)
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """Return the number of tensors."""
         return self.report()["n_tensors"]
 
     def __repr__(self) -> str:
@@ -436,13 +448,13 @@ class Plan(Handle):
         self.close()
 
     def _leave_by(self, error: BaseException) -> None:
-        """Say why this rank leaves. The end of the plan then tells those that come to its commit or next run, and
-        waits for nobody. If the others wait for this rank already, close() waits with them. Raises nothing, since that
-        would hide the error."""
+        """Tell the other ranks why this rank leaves: those that come to the plan's commit or next run fail with the
+        error. This waits for nobody. If the others wait for this rank already, close() waits with them. Raises nothing,
+        since that would hide the error."""
         comm = self._comm
         if comm is None or self.closed or self._owes_wait:
             return
-        with contextlib.suppress(XferError, ValueError), comm._lock:  # the comm is broken, closed, or in use
+        with contextlib.suppress(XferError, ValueError), comm._lock:  # the comm may be broken, closed or in use
             comm._now(lib.xfer_plan_refuse, self, structs.sayable(described(error)))
 
     def _destroy(self, handle: c_void_p) -> None:
@@ -460,11 +472,13 @@ class Plan(Handle):
             comm._lock.give_back(_destroy, handle, bindings)
 
     def __del__(self) -> None:
-        self._owes_wait = False  # what is collected does not wait for anybody
+        self._owes_wait = False  # the garbage collector must not wait for other ranks
         super().__del__()
 
 
 class _Raw:
+    """The object of C without its owner, as the argument of a last call."""
+
     _kind = "plan"
 
     def __init__(self, handle: c_void_p) -> None:
@@ -472,5 +486,6 @@ class _Raw:
 
 
 def _destroy(handle: c_void_p, bindings: Bindings) -> None:
+    """Destroy the object of C, and then release the memory that it used."""
     lib.xfer_plan_destroy(handle)
     bindings.release()

@@ -1,4 +1,4 @@
-"""One tensor, one call."""
+"""One tensor, redistributed in one call."""
 
 from __future__ import annotations
 
@@ -52,8 +52,9 @@ class _EarlierRedistribution:
         self._references = [None if view is None else byref(view) for view in self._views]
 
     def repeat(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
-        """The same of arrays that differ by their places alone. Collective. False: nothing was called, since one
-        differs otherwise or something is wrong; redistribute_sides() then raises that on all ranks."""
+        """Redistribute arrays that differ from the earlier ones by their addresses alone. Collective. Return False,
+        without a call, if they may differ in more, or if something is wrong; redistribute_sides() then raises that on
+        all ranks."""
         try:
             layouts = [None if layout is None else layout() for layout in self._layouts]
             for layout, known in zip(layouts, self._layouts, strict=True):
@@ -74,8 +75,8 @@ class _EarlierRedistribution:
 
 
 def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Callable[[], Sides], stream: Any) -> None:
-    """redistribute_sides(), in less time where the one before with this key had the same arrays but for their places.
-    key: None, or what the layouts follow from, with the shapes of the arrays where these do."""
+    """Call redistribute_sides(), or take less time if the earlier call with this key had the same arrays but for their
+    addresses. key: everything that determines the layouts, with the shapes of the arrays if these matter, or None."""
     earlier = comm._earlier.get(key) if isinstance(comm, Comm) else None
     if earlier is not None and earlier.repeat(comm, arrays, stream):
         return
@@ -88,8 +89,8 @@ def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Cal
 def redistribute_sides(
     comm: Comm, sides: Callable[[], Sides], stream: Any
 ) -> tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]:
-    """redistribute() of what a function returns, whose errors are raised on all ranks. Returns the layouts and the
-    Views."""
+    """Redistribute what a function returns. Its errors are raised on all ranks. Return the layouts and the Views.
+    Collective."""
     structs.needed("comm", comm, "comm")
     made: list[tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]] = []
 
@@ -138,6 +139,6 @@ def redistribute_located(
 
 
 def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
-    """Layouts, or None, that are known to be right, but may have been closed by a handler of signals since."""
+    """Call C with layouts that are known to be right; a signal handler may have closed them since."""
     src, dst = [None if layout is None else layout._as_parameter_ for layout in layouts]
     lib.xfer_redistribute.unchecked(comm._as_parameter_, src, views[0], dst, views[1], stream)

@@ -1,4 +1,4 @@
-"""Whole models: move the weights of a training job into the engines that serve them. See docs/refit.md."""
+"""Refits of whole models: move the weights of a training job into the engines that serve them. See docs/refit.md."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _SIDES = {"train": 0, "gen": 1}
 
 
 def _texts(values: Sequence[str], name: str) -> Any:
+    """Return a C array of texts."""
     return array(c_char_p, [encoded(value, name) for value in values], name)
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], name: str) -> list[str]:
-    """Their texts, one after the other."""
+    """Return the texts of pairs in one list."""
     texts: list[str] = []
     for pair in listed(pairs, name):
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -47,19 +48,19 @@ def _pairs(pairs: Sequence[tuple[str, str]], name: str) -> list[str]:
 
 
 def _range(value: Any, name: str) -> tuple[int, int]:
-    """(0, 0) of None."""
+    """Return (begin, end) of a range that the caller passed; (0, 0) stands for None."""
     if value is None:
         return 0, 0
     if not isinstance(value, Sequence) or [isinstance(end, numbers.Integral) for end in value] != [True, True]:
         raise ArgError(f"{name} is {value!r}, not two numbers (begin, end)")
     begin, end = int(value[0]), int(value[1])
-    if end == 0:  # all of them, to C
+    if end == 0:  # C would take that for all of them
         raise ArgError(f"{name} is {value!r}, which keeps none")
     return begin, end
 
 
 def model_path(name: str) -> pathlib.Path:
-    """The model table of that name, such as "qwen3-30b-a3b", among those in this package."""
+    """Return the path of the model table with that name, such as "qwen3-30b-a3b", among those in this package."""
     here = pathlib.Path(__file__).parent
     folders = [here / "models", here.parent.parent / "models"]  # installed; a source tree
     for folder in folders:
@@ -170,7 +171,7 @@ class Side(Handle):
         super().__init__()
         experts, first = None, None
         if expert_map is not None:
-            if length(expert_map, "expert_map") == 0:  # no map, to C
+            if length(expert_map, "expert_map") == 0:  # C would take that for no map
                 raise ArgError("expert_map has no ranks")
             lists = [listed(of_rank, "the experts of a rank") for of_rank in listed(expert_map, "expert_map")]
             experts, first = [e for of_rank in lists for e in of_rank], [0]
@@ -198,17 +199,17 @@ class Side(Handle):
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return int(lib.xfer_side_size(self))
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """A rank's coordinate on an axis such as "tp", "pp" or "ep"; an error lists the axes of the side."""
+        """Return a rank's coordinate on an axis such as "tp", "pp" or "ep". The error for another axis lists the axes."""
         coordinate = c_int()
         lib.xfer_side_coordinate(self, encoded(axis, "axis"), rank, byref(coordinate))
         return coordinate.value
 
     def rename(self, from_: str, to: str) -> None:
-        """The rules know the framework's names that match `from_` as `to`; each `*` stands for any text."""
+        """Let the rules know the framework's names that match `from_` as `to`. Each `*` stands for any text."""
         lib.xfer_side_rename(self, encoded(from_, "from_"), encoded(to, "to"))
 
     def ignore(self, pattern: str) -> None:
@@ -234,7 +235,8 @@ class Side(Handle):
 
 @dataclass(frozen=True)
 class RefitTensor:
-    """The place of a tensor of a join in the table: the fields of xfer_refit_tensor, and its index in the list."""
+    """The place of a tensor of a join in the table: the fields of xfer_refit_tensor, and its name in the list of
+    tensors."""
 
     name: str
     hf: str
@@ -264,8 +266,8 @@ class Refit(Handle):
         lib.xfer_refit_create(self._out(), model, train, gen)
 
     def tensors(self) -> Tensors:
-        """[(name, source layout, destination layout), ...] for a Plan or Plan.simulate(), with a Conversion after them
-        if the sides have different element types."""
+        """Return [(name, source layout, destination layout), ...] for a Plan or Plan.simulate(), with a Conversion
+        after them if the sides have different element types."""
         n = c_size_t()
         rows = lib.xfer_refit_tensors(self, byref(n))
         found = []
@@ -275,6 +277,7 @@ class Refit(Handle):
         return found
 
     def _borrow(self, pointer: int | None) -> Layout | None:
+        """Return a layout that belongs to this refit, which it keeps alive."""
         if pointer is None:
             return None
         layout = Layout._empty()
@@ -284,11 +287,11 @@ class Refit(Handle):
 
     @property
     def ranks(self) -> int:
-        """How many ranks a comm must have."""
+        """The number of ranks that a comm must have."""
         return int(lib.xfer_refit_ranks(self))
 
     def tensor(self, i: int) -> RefitTensor:
-        """The place of the i-th tensor in the table."""
+        """Return the place of the i-th tensor in the table."""
         row, n = structs.RefitTensor(), c_size_t()
         lib.xfer_refit_tensor_get(self, i, byref(row))
         fields = structs.fields_of(row)
@@ -297,17 +300,17 @@ class Refit(Handle):
         return RefitTensor(name=decoded(lib.xfer_refit_tensors(self, byref(n))[i].name), **fields)
 
     def report(self) -> dict[str, int]:
-        """Figures of the join: the fields of xfer_refit_report_data."""
+        """Return the figures of the join: the fields of xfer_refit_report_data."""
         report = structs.sized(structs.RefitReport)
         lib.xfer_refit_report(self, byref(report))
         return structs.fields_of(report)
 
     def plan(self, comm: Comm, **options: Unpack[PlanOptions]) -> Plan:
-        """The plan of the join's tensors. Collective."""
+        """Plan the join's tensors. Collective."""
         return Plan(comm, self.tensors(), **options)
 
     def locals(self, rank: int) -> Locals:
-        """The tensors that a rank must hand in."""
+        """Return the tensors that a rank must hand in."""
         return Locals(self, rank)
 
     def __repr__(self) -> str:
@@ -322,7 +325,7 @@ class Refit(Handle):
 
 @dataclass(frozen=True)
 class Local:
-    """A tensor as the framework has it: the fields of xfer_local. side: "train" or "gen"; dtype: by name."""
+    """A tensor as the framework has it: the fields of xfer_local. side: "train" or "gen". dtype: the library's name."""
 
     name: str
     side: str
@@ -338,7 +341,7 @@ class Local:
 
 @dataclass(frozen=True)
 class LocalPart:
-    """A tensor's part inside a local tensor: the fields of xfer_local_part."""
+    """A part of a tensor inside a local tensor: the fields of xfer_local_part."""
 
     tensor: int
     dim: int
@@ -393,7 +396,7 @@ class Locals(Handle):
         super().__init__()
         lib.xfer_locals_create(self._out(), refit, rank)
         self._use(refit)
-        self._given: dict[tuple[str, str], _Given] = {}  # kept alive
+        self._given: dict[tuple[str, str], _Given] = {}  # what was handed in, kept alive
         self._misc: Any = None
         self._misc_error: BaseException | None = None
         self._device = HOST
@@ -425,7 +428,7 @@ class Locals(Handle):
         return (self[i] for i in range(len(self)))
 
     def parts(self, i: int) -> list[LocalPart]:
-        """The parts of the i-th; one that is cut into several row ranges is listed as several."""
+        """Return the parts of the i-th local tensor. One that is cut into several row ranges is listed as several."""
         parts = []
         for k in range(self[i].n_parts):
             part = structs.LocalPart()
@@ -443,7 +446,7 @@ class Locals(Handle):
         self._hand_in(lib.xfer_locals_give, side, name, x, dtype)
 
     def update(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
-        """Hand in a local tensor again because its address has changed; it replaces the one that was handed in under
+        """Hand in a local tensor again because its address has changed. It replaces the one that was handed in under
         its name, and bind() then binds only what has changed. Raises also MismatchError, for a wrong name, shape or
         type; nothing changes then. A torch tensor that differs only by its address takes half the time."""
         known = self._given.get((side, name)) if isinstance(side, str) and isinstance(name, str) else None
@@ -455,6 +458,7 @@ class Locals(Handle):
         self._given[side, name] = _Given(memory, *known[1:])
 
     def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
+        """Hand in one local tensor by a function of C."""
         side_of = choice(side, _SIDES, "side")
         text = encoded(name, "name")
         try:
@@ -499,14 +503,14 @@ class Locals(Handle):
                 plan._fail_at_commit(error, "locals")
 
     def _let_go(self, side: str, plan: Plan) -> None:
-        """Of memory that was handed in and is bound no more."""
+        """Drop the memory of one side, which is not bound any more."""
         for key, given in self._given.items():
             if key[0] == side:
                 self._given[key] = given._replace(owner=None)
         plan._bindings.set_given(self, self._given)
 
     def problems(self) -> list[str]:
-        """What is wrong with the tensors handed in, one sentence each."""
+        """Return what is wrong with the tensors handed in, one sentence each."""
         found: list[str] = []
         while (text := lib.xfer_locals_problem(self, len(found))) is not None:
             found.append(decoded(text))
@@ -514,19 +518,19 @@ class Locals(Handle):
 
     @property
     def ignored(self) -> int:
-        """How many names were handed in and ignored."""
+        """The number of names that were handed in and ignored."""
         return int(lib.xfer_locals_ignored(self))
 
     def take_misc(self, function: Callable[[str, Misc], None]) -> None:
-        """Receive the misc tensors that were not handed in by a callback: wait() calls function(name, memory)."""
+        """Receive by a callback the misc tensors that were not handed in: wait() calls function(name, memory)."""
 
         if not callable(function):
             raise TypeError(f"{function!r} is no function that takes misc tensors")
-        taker = weakref.ref(self)  # which has the function that has this
+        taker = weakref.ref(self)  # weak, since this object keeps the callback
 
         def call(_context: Any, name: bytes, dtype: int, shape: Any, n_dims: int, data: int) -> None:
             me = taker()
-            assert me is not None  # it waits
+            assert me is not None  # its wait() calls this
             try:
                 sizes = tuple(shape[:n_dims])
                 function(decoded(name), Misc(dtypes.name_of_code(dtype), sizes, data or 0, me._device))
@@ -538,10 +542,11 @@ class Locals(Handle):
         self._misc = callback
 
     def wait(self, plan: Plan, timeout_ms: int = 0) -> None:
-        """plan.wait(), then the callbacks, on the thread that waits. Collective. It raises what a callback raises. With
-        a plan of fresh_sources it drops the arrays handed in for "train": call update() before the next bind()."""
+        """Call plan.wait(), then the callbacks, on the thread that waits. Collective. Raises what a callback raises.
+        With a plan of fresh_sources this drops the arrays handed in for "train": call update() before the next
+        bind()."""
         needed("plan", plan, "plan")
-        plan._on()  # raises
+        plan._on()  # raises if the plan is closed or simulated
         plan._bindings.keep(self)
         plan._wait(lib.xfer_locals_wait, self, plan, timeout_ms)
         if plan.fresh_sources:
@@ -551,7 +556,7 @@ class Locals(Handle):
             try:
                 raise error
             finally:
-                del error  # else it keeps itself alive, by this frame
+                del error  # otherwise this frame and the error's traceback keep each other alive
 
     def __repr__(self) -> str:
         return self._repr("" if self.closed else f"{len(self)} tensors, {len(self._given)} handed in")

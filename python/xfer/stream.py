@@ -1,4 +1,4 @@
-"""Streams: the address of a cudaStream_t, from any object that the caller has."""
+"""Streams: the address of a cudaStream_t, from any object that stands for one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["stream_pointer"]
 
 
 def _current(device: int) -> int:
-    """Of the framework that is loaded: torch's current stream, else CuPy's; else the default stream."""
+    """Return the current stream of the framework that is loaded: torch's, or CuPy's, or else the default stream."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # what torch's own compiler calls: no object is made
+        # torch's own compiler calls this, too. It makes no object.
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         return int(raw(device) if raw is not None else torch.cuda.current_stream(device).cuda_stream)
     cupy = sys.modules.get("cupy")
     if cupy is not None:
@@ -27,7 +28,7 @@ def _current(device: int) -> int:
 
 
 def stream_pointer(stream: Any, device: int) -> int:
-    """The address of a stream for a comm on `device` (negative: a host comm, which has none).
+    """Return the address of a stream for a comm on `device` (negative: a host comm, which has none).
 
     stream: None (the current stream of torch, or of CuPy, or else the default stream), an address, or an object with
     `__cuda_stream__`, `cuda_stream` (torch) or `ptr` (CuPy). Raises TypeError for anything else, even a bool.
@@ -41,11 +42,12 @@ def stream_pointer(stream: Any, device: int) -> int:
 
 
 def _given(stream: Any) -> int:
+    """Return the address of a stream that the caller passed."""
     if isinstance(stream, bool):
         raise TypeError("a bool is no stream")
     if isinstance(stream, int):
         return stream
-    pointer = getattr(stream, "cuda_stream", None)  # first, since torch's streams have both, and the call takes longer
+    pointer = getattr(stream, "cuda_stream", None)  # before the protocol, which takes longer; torch's streams have both
     if isinstance(pointer, int):
         return pointer
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -61,8 +63,9 @@ def _given(stream: Any) -> int:
 
 
 def used_stream(device: int, stream: Any, owners: Sequence[Any]) -> int:
-    """stream_pointer() of a stream on which a comm's call uses memory, which may be dropped while the copies are still
-    under way: torch's allocator is told. Not of the current stream's use, as torch's own operators do not tell it."""
+    """Return the address of a stream on which a call of a comm uses memory. The caller may drop that memory while the
+    copies are still in progress, so torch's allocator is told. It is not told of the current stream, as torch's own
+    operators do not tell it either."""
     pointer = stream_pointer(stream, device)
     torch: Any = sys.modules.get("torch")
     if stream is None or device < 0 or torch is None:
@@ -75,13 +78,14 @@ def used_stream(device: int, stream: Any, owners: Sequence[Any]) -> int:
 
 @lru_cache(64)
 def torch_stream(stream: int, device: int) -> Any:
-    """As torch has it. Of the address 0, which is the default stream, an ExternalStream would be some other."""
+    """Return a stream as an object of torch. Address 0 is the default stream, for which an ExternalStream would be
+    wrong."""
     cuda = sys.modules["torch"].cuda
     return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
 
 
 def on_stream(stream: Any, device: int | None) -> AbstractContextManager[Any]:
-    """With a stream of the caller's as torch's current one; device: a comm's."""
+    """Make a stream of the caller's torch's current one in the block. device: the comm's."""
     if stream is None or device is None:
         return nullcontext()
     current: AbstractContextManager[Any] = sys.modules["torch"].cuda.stream(

@@ -1,4 +1,5 @@
-"""xfer for torch: layouts of DTensors and of sharded modules, DTensors moved across different meshes, whole modules.
+"""xfer for torch: layouts of DTensors and of sharded modules, and transfers of DTensors, of whole modules and of
+refits.
 
 A DeviceMesh numbers ranks as torch.distributed's default group does. If a comm numbers them differently, `ranks` maps
 torch's ranks to the comm's.
@@ -65,7 +66,7 @@ def pool_staging(comm: Comm) -> None:
 
     def alloc(n_bytes: int) -> int:
         address = torch.cuda.caching_allocator_alloc(n_bytes, device)
-        torch.cuda.current_stream(device).synchronize()  # what had it before; streams of our own have it next
+        torch.cuda.current_stream(device).synchronize()  # earlier work on the memory ends before other streams use it
         return int(address)
 
     comm.set_staging(alloc, torch.cuda.caching_allocator_delete)
@@ -75,8 +76,8 @@ def pool_staging(comm: Comm) -> None:
 
 
 def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
-    """The layout of a DTensor: Replicate, Shard, `_StridedShard`, the order in which axes split a dim, uneven like
-    torch.chunk.
+    """Return the layout of a DTensor: Replicate, Shard, `_StridedShard`, the order in which axes split a dim, uneven
+    like torch.chunk.
 
     meaning: "order" or "pieces", see the module; None: the meaning that this rank's local shape fits, "order" if both
     do. If ranks find different meanings, the plan raises a MismatchError.
@@ -92,15 +93,15 @@ def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> L
 
 
 class LeftOut(NamedTuple):
-    """Names of tensors that one side alone has, which a Transfer with strict=False leaves out."""
+    """The names of tensors that only one side has, which a Transfer with strict=False leaves out."""
 
     source: list[str]
     target: list[str]
 
 
 def _left_out(sides: Sequence[MergedTables], strict: bool) -> LeftOut:
-    """The names that one side alone has, the same on all ranks. Raises MismatchError if there are any with strict=True,
-    or if no name is in both."""
+    """Return the names that only one side has, the same on all ranks. Raises MismatchError if there are any with
+    strict=True, or if no name is in both."""
     left = LeftOut(*(sorted(sides[i].tensors.keys() - sides[1 - i].tensors.keys()) for i in (0, 1)))
     for side, names in left._asdict().items():
         if strict and names:
@@ -151,7 +152,7 @@ class Transfer(Steps):
     different names, shapes or types, and in the first step if replicas differ.
     """
 
-    _what = "Transfer"  # the ranks mean the same
+    _what = "Transfer"  # names the call, which all ranks must make
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class Transfer(Steps):
         self._tensors.commit(self.plan, self._bind)
 
     def _select(self, side: int, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Those that are moved, or are new."""
+        """Return the tensors that are moved, and any that are new."""
         tensors, left = self._names.of(tensors), set(self.left_out[side])
         return {name: x for name, x in tensors.items() if name not in left} if left else tensors
 
@@ -213,6 +214,7 @@ class Transfer(Steps):
         self._tensors.replace(source, target)
 
     def _bind(self, moved: list[tuple[int, str]]) -> None:
+        """Bind the tensors that have moved."""
         source, target = self._tensors.parts
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
@@ -224,7 +226,7 @@ class Transfer(Steps):
         cannot take part, for a reason of its own, calls `comm.refuse(why)` and then step() as usual: all ranks raise
         the reason before anything moves, and the next step works again.
         """
-        with on_stream(stream, self._comm.device):  # which reads what is copied to be read
+        with on_stream(stream, self._comm.device):  # a copy that readable() makes must come before the run
             self._tensors.commit(self.plan, self._bind)
         self.plan._bindings.trust()
         super().step(version, stream)
@@ -260,7 +262,7 @@ class ModelRefit(Steps):
         needed("comm", comm, "comm")
         self._comm, self._ranks = comm, ranks
 
-        def tell() -> bool:  # a folder may be on some hosts alone
+        def tell() -> bool:  # may fail on some ranks only, for example if a host lacks the model's folder
             for each in (source, target):
                 refuse_interleaved(each)
             mine = Side(train) if isinstance(train, str) else train
@@ -277,7 +279,8 @@ class ModelRefit(Steps):
         self._tensors.commit(self.plan, partial(self._bind, self.locals.give))
 
     def _check(self, side: int, tensors: dict[str, Any]) -> None:
-        """Do DTensors of these placements hold what the SPEC says, where both speak of the same tensor?"""
+        """Raise ValueError if a DTensor's placements give this rank other elements than the SPEC, for tensors that both
+        describe."""
         if not tensors:
             return
         for mesh in grids_of(tensors, self._ranks):
@@ -286,7 +289,7 @@ class ModelRefit(Steps):
         for name, layout in layouts_of(tensors, self._ranks).items():
             said = wanted.get(name)
             if said is None or said.shape != layout.shape:
-                continue  # what is several tensors, or none, in the table
+                continue  # it is several tensors of the table, or none
             mine, theirs = layout.boxes(self._comm.rank), said.boxes(self._comm.rank)
             if mine != theirs:
                 raise ValueError(
@@ -296,7 +299,8 @@ class ModelRefit(Steps):
 
     @cached_property
     def _wanted(self) -> tuple[dict[str, Layout], dict[str, Layout]]:
-        """The layout of each side's local tensors that are part of one tensor alone, on this rank."""
+        """The layouts, by side and name, of the local tensors on this rank that are part of a single tensor of the
+        table."""
         rows = self.refit.tensors()
         found: tuple[dict[str, Layout], dict[str, Layout]] = ({}, {})
         for i, local in enumerate(self.locals):
@@ -308,6 +312,7 @@ class ModelRefit(Steps):
         return found
 
     def _bind(self, hand_in: Callable[[str, str, Any], None], moved: list[tuple[int, str]]) -> None:
+        """Hand in the tensors that have moved, and bind all."""
         for side, name in moved:
             hand_in(("train", "gen")[side], name, self._tensors.parts[side][name])
         self.locals.bind(self.plan)
@@ -324,7 +329,7 @@ class ModelRefit(Steps):
         self.locals.wait(self.plan)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the plan and all that belongs to it."""
         for each in (self.plan, self.locals, self.refit):
             each.close()
 

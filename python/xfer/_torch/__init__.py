@@ -1,1 +1,1 @@
-"""What xfer.torch and the integrations know of torch's tensors, modules and meshes."""
+"""The parts of xfer.torch."""

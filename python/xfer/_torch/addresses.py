@@ -1,4 +1,5 @@
-"""Where torch tensors lie, and which lie elsewhere than before: for 20,000 of them in a few milliseconds."""
+"""Where torch tensors lie, and which of them have moved in memory since the last look: a few milliseconds for 20,000
+tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 class Places:
-    """Tensors by name as they were last seen. Addresses tell memory apart as long as what lay there is kept, as a plan
-    keeps what is bound to it."""
+    """Tensors by name as they were last seen. An address identifies memory as long as the memory at it is kept alive,
+    as a plan keeps what is bound to it."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
@@ -26,7 +27,7 @@ class Places:
         self._where: list[Any] = []
 
     def are_of(self, names: Sequence[str], tensors: Sequence[Any]) -> bool:
-        """Are these the same objects as at the last call of moved(), in the same places?"""
+        """Return whether these are the same objects as at the last call of moved(), in the same places."""
         return (
             list(names) == self._names
             and len(tensors) == len(self._tensors)
@@ -35,11 +36,12 @@ class Places:
         )
 
     def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
-        """Which of these were not there, or not in the same place, or of another type, at the last call."""
+        """Return the indices of the tensors that were not there at the last call, or had another place or another
+        type."""
         names, tensors = list(names), list(tensors)
         try:
             where = _where(tensors)
-        except RuntimeError:  # one has no memory, as a sparse one
+        except RuntimeError:  # a tensor has no memory of its own, such as a sparse one
             _name_the_one_without_memory(names, tensors)
             raise
         known: Iterable[tuple[Any, Any]] = zip(self._where, self._tensors, strict=True)
@@ -58,6 +60,7 @@ class Places:
 
 
 def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -> None:
+    """Raise TypeError for a tensor that has no memory of its own, with its name."""
     for name, tensor in zip(names, tensors, strict=True):
         try:
             memory_of(tensor)
@@ -66,7 +69,8 @@ def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -
 
 
 def _where(tensors: Sequence[Any]) -> list[Any]:
-    """What tells of the same objects that they lie as before; where one is not contiguous, the strides too."""
+    """Return, for each tensor, what shows that the same object lies as before: its address, dtype and shape, and the
+    strides if any tensor is not contiguous."""
     what: list[Iterable[Any]] = [map(_Tensor.data_ptr, tensors), map(_dtype, tensors), map(_shape, tensors)]
     if not all(map(_Tensor.is_contiguous, tensors)):
         what.append(map(_Tensor.stride, tensors))
@@ -74,5 +78,5 @@ def _where(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _form(tensor: Any) -> Any:
-    """Of other objects than before: what they may differ in where they lie at the same address."""
+    """Return what another object at the same address may differ in."""
     return tensor.stride(), tensor.is_neg()

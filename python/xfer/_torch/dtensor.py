@@ -23,12 +23,14 @@ MEANINGS = ("order", "pieces")
 
 @dataclass(frozen=True)
 class Grid:
-    """The comm's ranks in a DeviceMesh: `sizes` of its axes, `ranks` row-major. Then those of its replicas, where other
-    ranks have the same tensor on meshes of their own, as FSDP2 makes of parameters that tp leaves whole.
+    """The ranks of a comm in a DeviceMesh.
 
-    crossed: the axes along which torch's ranks do not ascend. Its process groups number ranks in ascending order, so
-    there FSDP2, distribute_tensor() and full_tensor(), which go by the number in the group, and zeros() and
-    DTensor.redistribute(), which go by the coordinate, have each shard on another rank.
+    sizes: of the axes of the mesh. ranks: in row-major order; those of replicas follow, if other ranks have the same
+    tensor on meshes of their own, as FSDP2 makes for parameters that tp leaves whole.
+
+    crossed: the axes along which torch's ranks do not ascend. torch's process groups number ranks in ascending order.
+    So on such an axis functions that use the number in the group (FSDP2, distribute_tensor(), full_tensor()) have each
+    shard on another rank than those that use the coordinate (zeros(), DTensor.redistribute()).
     """
 
     sizes: tuple[int, ...]
@@ -37,22 +39,22 @@ class Grid:
 
     @property
     def n_replicas(self) -> int:
-        """How many meshes."""
+        """The number of meshes with the same tensor."""
         return len(self.ranks) // math.prod(self.sizes)
 
     def mesh(self) -> Mesh:
-        """With an axis for the replicas in front, if there is more than one."""
+        """Return the Mesh of these ranks. It has an axis for the replicas in front, if there are several."""
         sizes = self.sizes if self.n_replicas == 1 else (self.n_replicas, *self.sizes)
         return Mesh(sizes, self.ranks)
 
 
-# By id(): torch takes 0.1 ms to say what is in a mesh, and takes parts of meshes for equal where this process was
-# another rank.
+# By id() of the mesh, since torch takes 0.1 ms to list its ranks, and takes submeshes for equal even if this process
+# had another rank when it made them.
 _grids: dict[int, tuple[weakref.ref[DeviceMesh], Grid]] = {}
 
 
 def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
-    """Of one mesh."""
+    """Return the grid of a DeviceMesh."""
     if not isinstance(mesh, DeviceMesh):
         raise TypeError(f"a {type(mesh).__name__} is no DeviceMesh")
     key = id(mesh)
@@ -72,21 +74,21 @@ def grid_of(mesh: DeviceMesh, ranks: Ranks = None) -> Grid:
 
 
 def our_rank(ranks: Ranks) -> int:
-    """This process in the comm that `ranks` speaks of; -1: it is not in it."""
+    """Return the rank of this process in the comm that `ranks` maps to, or -1 if it has none."""
     rank = torch.distributed.get_rank()
     return rank if ranks is None else ranks.get(rank, -1)
 
 
 def check_rank(comm: Comm, mesh: DeviceMesh, ranks: Ranks) -> None:
-    """Is this process, where it is in a mesh, the rank of the comm that `ranks` says? Else its part would be taken for
-    another one's."""
+    """Raise ValueError if this process is in a mesh and `ranks` gives it another rank than it has in the comm, since
+    its part would be taken for another rank's."""
     if mesh.get_coordinate() is not None and our_rank(ranks) != comm.rank:
         rank = torch.distributed.get_rank()
         raise ValueError(f"torch's rank {rank} is rank {comm.rank} of the comm, and ranks does not say so")
 
 
 def mesh_of(mesh: DeviceMesh, ranks: Ranks = None) -> Mesh:
-    """The ranks of a DeviceMesh."""
+    """Return the Mesh with the ranks of a DeviceMesh."""
     return grid_of(mesh, ranks).mesh()
 
 
@@ -94,16 +96,18 @@ _REPLICATE, _shard, _strided_shard = Replicate(), lru_cache(64)(Shard), lru_cach
 
 
 def kind_of(placement: Any) -> str:
+    """Return the name of a placement's class."""
     return type(placement).__name__
 
 
 def plain(placements: Sequence[Any], n_dims: int) -> tuple[Placement, ...]:
-    """Ours of torch's. torch itself takes a `_StridedShard` and a Shard for equal."""
+    """Return the Placements that correspond to placements of torch. Their kinds are told by their classes, since torch
+    takes a `_StridedShard` and a Shard for equal."""
     return tuple(_plain(placement, n_dims) for placement in listed(placements, "placements"))
 
 
 def _plain(placement: Any, n_dims: int) -> Placement:
-    """One placement as distribute_tensor() takes it."""
+    """Return one Placement, as distribute_tensor() understands it."""
     kind = kind_of(placement)
     if kind == "Replicate":
         return _REPLICATE
@@ -116,8 +120,8 @@ def _plain(placement: Any, n_dims: int) -> Placement:
 
 
 def from_start(placements: Sequence[Any], n_dims: int) -> list[Any]:
-    """torch's, with dims that count from the start. DTensor.from_local() counts negative ones from the end of the local
-    tensor, which outside the mesh has one dim."""
+    """Return torch's placements with dims that count from the start. DTensor.from_local() counts negative dims from the
+    end of the local tensor, which outside the mesh has only one dim."""
     return [_from_start(placement, n_dims) for placement in placements]
 
 
@@ -129,7 +133,7 @@ def _from_start(placement: Any, n_dims: int) -> Any:
 
 
 def _order_of(placements: Sequence[Placement], sizes: Sequence[int]) -> list[int] | None:
-    """The order of cuts that the split factors tell; None: they tell none.
+    """Return the order of cuts that the split factors imply, or None if they imply none.
 
     The factor of an axis is the product of the sizes of the axes that cut the same dim earlier and lie to its right.
     """
@@ -159,7 +163,7 @@ def layout_in(
     meaning: str,
     order: Sequence[int] | None = None,
 ) -> Layout | None:
-    """The layout in one meaning of `_StridedShard`; None: it has none in this meaning."""
+    """Return the layout in one meaning of `_StridedShard`, or None if the placements have none in this meaning."""
     ours = list(placements)
     for axis in grid.crossed:
         if ours[axis] != _REPLICATE:
@@ -179,7 +183,7 @@ def layout_in(
 
 
 def _explicit_order(tensor: Any) -> tuple[int, ...] | None:
-    """Of a spec that names an order beside plain placements."""
+    """Return the order of the axes if the spec names one beside plain placements, otherwise None."""
     entries = getattr(tensor._spec, "shard_order", None)
     if not entries:
         return None
@@ -189,18 +193,22 @@ def _explicit_order(tensor: Any) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Description:
-    """All that tells the layouts of a DTensor, but for its mesh."""
+    """Everything that determines the layout of a DTensor, except its mesh.
+
+    local: the shape of the local tensor. order: the order of the axes that torch names. is_view: torch itself says that
+    a `_StridedShard` does not mean an order.
+    """
 
     placements: tuple[Placement, ...]
     shape: tuple[int, ...]
     dtype: Any
     local: tuple[int, ...]
     order: tuple[int, ...] | None
-    is_view: bool  # torch says itself that a `_StridedShard` is no order
+    is_view: bool
 
     @classmethod
     def of(cls, tensor: Any) -> Description:
-        """Of one."""
+        """Return the description of a DTensor."""
         if not hasattr(tensor, "device_mesh"):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")
         placements = plain(tensor.placements, tensor.ndim)
@@ -211,12 +219,13 @@ class Description:
 
 
 def spec_of(tensor: Any) -> Any:
-    """What says how a DTensor lies; None of what is none."""
+    """Return the spec of a DTensor, or None for another tensor."""
     return getattr(tensor, "_spec", None) if hasattr(tensor, "device_mesh") else None
 
 
 def check_specs(known: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-    """Do tensors lie as their specs were: is each still a DTensor or none, over the same ranks, split alike?"""
+    """Raise ValueError for a tensor that lies otherwise than its known spec says: it has become a DTensor or a plain
+    tensor, has other ranks, or is split otherwise."""
     for name, tensor in tensors.items():
         now, was = spec_of(tensor), known.get(name)
         if name in known and not _is_alike(now, was) and _told(now) != _told(was):
@@ -224,7 +233,8 @@ def check_specs(known: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
 
 
 def _is_alike(a: Any, b: Any) -> bool:
-    """Of most, in a tenth of the time that their texts take; False: perhaps."""
+    """Return True if two specs are equal, in a tenth of the time that their texts take. False means that they may
+    differ."""
     if a is b or a is None or b is None:
         return a is b
     kinds = [list(map(type, spec.placements)) for spec in (a, b)]
@@ -239,7 +249,8 @@ def _is_alike(a: Any, b: Any) -> bool:
 
 
 def _told(spec: Any) -> str:
-    """torch takes a `_StridedShard` and a Shard for equal: their texts differ."""
+    """Return the text of a spec. The texts of a `_StridedShard` and a Shard differ, although torch takes them for
+    equal."""
     if spec is None:
         return "a plain tensor"
     grid = grid_of(spec.mesh, None)
@@ -250,19 +261,20 @@ def _told(spec: Any) -> str:
 
 
 def _same(a: Layout, b: Layout, numbers: Sequence[int]) -> bool:
-    """Do two layouts give all ranks the same elements?"""
+    """Return whether two layouts give all ranks the same elements."""
     dims = range(len(a.shape))
     return all(a.runs(rank, dim) == b.runs(rank, dim) for rank in numbers for dim in dims)
 
 
 def _fits(said: Description, expected: tuple[int, ...]) -> bool:
-    """Is a local tensor one of the expected shape? Of those without elements torch makes some of other shapes."""
+    """Return whether a local tensor has the expected shape. torch makes some tensors without elements in other
+    shapes."""
     return said.local == expected or (0 in said.local and 0 in expected)
 
 
 def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
-    """By meaning, the layouts that a DTensor's placements can have and this rank's local tensor fits. Where both mean
-    the same, as they do unless a `_StridedShard` is uneven, it is one layout under both names."""
+    """Return, by meaning, the layouts that a DTensor's placements can have and that this rank's local tensor fits. If
+    both meanings are the same, as they are unless a `_StridedShard` is uneven, both names have one layout."""
     made = {m: layout_in(grid, said.placements, said.shape, said.dtype, m, said.order) for m in MEANINGS}
     if said.is_view:
         made["order"] = None
@@ -277,7 +289,8 @@ def candidates(said: Description, rank: int, grid: Grid) -> dict[str, Layout]:
 
 
 def differ(found: Mapping[str, Layout], grid: Grid) -> bool:
-    """Do the meanings differ, with parts of the same shapes on all ranks, so that nothing tells which it is?"""
+    """Return whether the meanings differ and give all ranks parts of the same shapes, so that nothing tells which one
+    is right."""
     if len({id(each) for each in found.values()}) < 2:
         return False
     one, other = found.values()
@@ -285,13 +298,13 @@ def differ(found: Mapping[str, Layout], grid: Grid) -> bool:
 
 
 def check_meaning(meaning: str | None) -> None:
-    """Is there such a one?"""
+    """Raise ValueError if there is no such meaning."""
     if meaning is not None and meaning not in MEANINGS:
         raise ValueError(f"there is no meaning {meaning!r}: it is order or pieces")
 
 
 def chosen(said: Description, rank: int, grid: Grid, meaning: str | None) -> Layout:
-    """The layout of a meaning; None: what the local shape fits, "order" if both do."""
+    """Return the layout in a meaning. None stands for the one that the local shape fits, "order" if both do."""
     check_meaning(meaning)
     found = candidates(said, rank, grid)
     if meaning is not None:

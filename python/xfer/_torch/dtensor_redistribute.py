@@ -1,4 +1,4 @@
-"""One DTensor across meshes: xfer.torch.redistribute()."""
+"""xfer.torch.redistribute(): move one DTensor from one mesh to another."""
 
 from __future__ import annotations
 
@@ -71,31 +71,32 @@ def redistribute(
         return call.repeat(comm, source, stream)
     redistribute_sides(comm, lambda: request.sides(told, stream), stream)
     if request.key is not None:
-        with suppress(TypeError):  # of the constructor, which is torch's own
+        with suppress(TypeError):  # torch's own constructor of a DTensor may refuse
             _remember(comm._earlier, request, told)
     return request.made
 
 
 class _EarlierRequest:
-    """What a rank said of a request, and the redistributions that came of it, by what all ranks said."""
+    """What this rank said of a request, and the redistributions that followed from it, by what all ranks said."""
 
     def __init__(self, word: str) -> None:
         self._word = word
         self.calls: dict[tuple[str, ...], _EarlierRedistribution] = {}
 
     def said(self) -> str:
-        """As of the request itself."""
+        """Return what the request itself would say."""
         return self._word
 
 
 def _remember(requests: dict[Any, Any], request: _Request, told: tuple[str, ...]) -> None:
+    """Keep a redistribution for later requests that are the same."""
     call = _EarlierRedistribution(request)
     earlier = requests.get(request.key) or remember(requests, request.key, _EarlierRequest(request.said()))
     remember(earlier.calls, told, call)
 
 
 class _Request:
-    """What a rank is given, and what is made of it."""
+    """The arguments of one redistribution on this rank, and what follows from them."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class _Request:
         self.made: Any = None
 
     def said(self) -> str:
-        """What this rank says of the tensor, as JSON."""
+        """Return what this rank says of the tensor, as JSON."""
         self._found = {}
         check_meaning(self._meaning)
         if self.mesh is not None and self.placements is None:
@@ -126,7 +127,7 @@ class _Request:
         if not isinstance(tensor, DTensor):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")
         if tensor.device_mesh.get_coordinate() is None:
-            return "{}"  # outside the mesh torch has a wrong shape for a scalar: the others know better
+            return "{}"  # outside the mesh torch has a wrong shape for a scalar
         grid, about = grid_of(tensor.device_mesh, self._ranks), Description.of(tensor)
         check_rank(self._comm, tensor.device_mesh, self._ranks)
         self._found = found = candidates(about, self._comm.rank, grid)
@@ -139,13 +140,13 @@ class _Request:
         return json.dumps(record)
 
     def sides(self, told: tuple[str, ...], stream: Any) -> Sides:
-        """Both sides, by what the ranks have said; the target is made."""
+        """Return both sides, which follow from what all ranks said. This allocates the target."""
         if self._found is None:
             self.said()
         assert self._found is not None
         shape, dtype, agreed = _agreed(told)
         source, target, new = self._found.get(agreed), None, None
-        with on_stream(stream, self._comm.device):  # what had the memory before is done on the stream that writes to it
+        with on_stream(stream, self._comm.device):  # earlier work on this memory ends before the transfer writes
             if self.mesh is not None and self.placements is not None:
                 target, new = self._empty(self.mesh, self.placements, shape, dtype)
         mine = None if source is None else readable(local_part(self.tensor))
@@ -153,7 +154,7 @@ class _Request:
         return (source, mine), (target, new)
 
     def _empty(self, mesh: DeviceMesh, placements: Sequence[Any], shape: torch.Size, dtype: str) -> tuple[Layout, Any]:
-        """The target's layout, and the memory of this rank's part or None."""
+        """Return the target's layout, and the memory of this rank's part, or None if it has none."""
         layout = _target(grid_of(mesh, self._ranks), plain(placements, len(shape)), shape, dtype)
         check_rank(self._comm, mesh, self._ranks)
         inside = mesh.get_coordinate() is not None
@@ -170,10 +171,11 @@ class _Request:
 
 
 def _key(tensor: Any, mesh: DeviceMesh | None, placements: Sequence[Any] | None, meaning: str | None) -> Any:
-    """What a request is but for the memory; None: it cannot be told. Meshes by their numbers, see grid_of(); placements
-    with their kinds, since torch takes a `_StridedShard` and a Shard for equal."""
+    """Return everything about a request except the memory of its tensors, or None if it has no key. Meshes are told by
+    their ids, see grid_of(), and placements also by their kinds, since torch takes a `_StridedShard` and a Shard for
+    equal."""
     about: Any = None
-    with suppress(Exception):  # of what is wrong, as the request says when all ranks listen
+    with suppress(Exception):  # the request raises it where all ranks learn of it
         if isinstance(tensor, DTensor):
             spec, local = tensor._spec, tensor._local_tensor
             more = [getattr(spec, name, None) for name in ("shard_order", "use_strided_shard_as_shard_order")]
@@ -188,6 +190,7 @@ def _key(tensor: Any, mesh: DeviceMesh | None, placements: Sequence[Any] | None,
 
 
 def _by_kind(placements: Sequence[Any]) -> tuple[Any, ...]:
+    """Return placements and their kinds."""
     return (*placements, *map(type, placements))
 
 
@@ -196,7 +199,7 @@ class _EarlierRedistribution:
 
     def __init__(self, request: _Request) -> None:
         mine, new = request.locals
-        self._kept = (request.mesh, getattr(request.tensor, "device_mesh", None))  # whose numbers are in its key
+        self._kept = (request.mesh, getattr(request.tensor, "device_mesh", None))  # their ids are in the key
         self._layouts = request.layouts
         source = None if mine is None else View(mine).form()
         if mine is not None and source is None:
@@ -243,7 +246,8 @@ class _EarlierRedistribution:
 
 @lru_cache(256)
 def _agreed(said: tuple[str, ...]) -> tuple[torch.Size, str, str]:
-    """Of what the ranks say of a tensor: its shape and dtype, and a meaning that fits everywhere."""
+    """Return the shape and dtype of the tensor, which all ranks that have it say, and a meaning that fits on all
+    ranks."""
     records = [json.loads(each) for each in said]
     known = [(rank, record) for rank, record in enumerate(records) if "shape" in record]
     if not known:
@@ -263,6 +267,7 @@ def _agreed(said: tuple[str, ...]) -> tuple[torch.Size, str, str]:
 
 
 def _target(grid: Grid, placements: Sequence[Placement], shape: Sequence[int], dtype: str) -> Layout:
+    """Return the target's layout: the order of the axes, if the placements have this meaning, otherwise pieces."""
     by_meaning = [layout_in(grid, placements, shape, dtype, meaning) for meaning in MEANINGS]
     layout = by_meaning[0] or by_meaning[1]
     assert layout is not None

@@ -22,7 +22,7 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 @dataclass(frozen=True)
 class FlatPart:
-    """The elements first <= i < last of the row-major order of a tensor, and the 1-D memory that holds them; a range
+    """The elements first <= i < last of the row-major order of a tensor, and the 1-D memory that holds them. A range
     past the end is padding."""
 
     shape: tuple[int, ...]
@@ -32,22 +32,23 @@ class FlatPart:
 
     @property
     def dtype(self) -> Any:
-        """Of its elements."""
+        """The dtype of the elements."""
         return self.memory.dtype
 
     def layout(self) -> Layout:
-        """Of this rank's range; making a plan gathers the others'."""
+        """Return the layout of this rank's range. Making a plan gathers the ranges of the others."""
         return Layout.by_ranges(None, self.shape, self.dtype, (self.first, self.last))
 
 
 def _clean(name: str) -> str:
+    """Return a name without the modules that FSDP and activation checkpointing wrap around others."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name
 
 
 def _handles(module: Any) -> Iterator[tuple[str, Any]]:
-    """(prefix, FlatParameter) of each module that FSDP1 wraps."""
+    """Yield (prefix, FlatParameter) of each module that FSDP1 wraps."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"a {type(module).__name__} is no module")
     for name, each in module.named_modules():
@@ -57,9 +58,11 @@ def _handles(module: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_fsdp(prefix: str, flat: Any) -> dict[str, FlatPart]:
+    """Return the parts of one FlatParameter, by name."""
     is_cut, parts = flat.numel() == flat._sharded_size.numel(), {}
-    local = (flat if is_cut else flat._local_shard).detach()  # to which a gathered one, as of SHARD_GRAD_OP, goes back
-    own = (is_cut and flat._params) or [None] * len(flat._fqns)  # with use_orig_params
+    # A parameter that is still gathered, as with SHARD_GRAD_OP, will return to its local shard.
+    local = (flat if is_cut else flat._local_shard).detach()
+    own = (is_cut and flat._params) or [None] * len(flat._fqns)  # set with use_orig_params
     for name, shape, info, parameter in zip(flat._fqns, flat._shapes, flat._shard_param_infos, own, strict=True):
         part = FlatPart(tuple(shape), 0, 0, local[:0])
         if info.in_shard:
@@ -76,10 +79,12 @@ def _of_fsdp(prefix: str, flat: Any) -> dict[str, FlatPart]:
 
 
 def _path(module: str, name: str) -> str:
+    """Return the name of a tensor in a module."""
     return _clean(f"{module}.{name}" if module else name)
 
 
 def _of_zero(name: str, parameter: Any) -> FlatPart:
+    """Return the part of a parameter that ZeRO-3 has partitioned."""
     memory, n = parameter.ds_tensor.detach(), parameter.ds_tensor.ds_numel
     if memory.numel() != n:
         raise ValueError(f"{name!r}: its partition is not in memory: {memory.numel()} of {n} elements")
@@ -90,13 +95,14 @@ def _of_zero(name: str, parameter: Any) -> FlatPart:
 
 
 def is_flat(module: Any) -> bool:
-    """Does a module have flat parameters of FSDP1 or partitions of ZeRO-3?"""
+    """Return whether a module has flat parameters of FSDP1 or partitions of ZeRO-3."""
     return next(_handles(module), None) is not None or any(hasattr(p, "ds_tensor") for p in module.parameters())
 
 
 def flat_parts(module: Any) -> dict[str, Any]:
-    """The tensors of a module's state dict as this rank holds them: a FlatPart for each parameter that is cut, and the
-    tensor itself if it is whole on all ranks. Gathers nothing; the module must not be in a forward or backward pass."""
+    """Return the tensors of a module's state dict as this rank holds them: a FlatPart for each parameter that is cut,
+    and the tensor itself if it is whole on all ranks. Gathers nothing; the module must not be in a forward or backward
+    pass."""
     parts: dict[str, Any] = {}
     flats = []
     for prefix, flat in _handles(module):

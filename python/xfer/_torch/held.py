@@ -1,4 +1,4 @@
-"""What a rank holds of a source and of a target: tensors by name, and which lie elsewhere than before."""
+"""What this rank holds of a source and of a target: tensors by name, and which of them have moved in memory."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ _ARRAYS = ("__array_interface__", "__cuda_array_interface__", "__dlpack__")  # o
 
 
 def _named(module: torch.nn.Module) -> dict[str, Any]:
-    """The state dict of a module, by the names that it has without DDP and torch.compile(), as torch's own
-    get_model_state_dict() names it."""
-    compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())  # not imported: none is
+    """Return the state dict of a module with the names that it has without DDP and torch.compile(), as torch's own
+    get_model_state_dict() does."""
+    # Nothing is compiled if this module of torch was not imported.
+    compiled = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", ())
     while isinstance(module, (DistributedDataParallel, compiled)):
         module = module.module if isinstance(module, DistributedDataParallel) else module._modules[_COMPILED]
     state = flat_parts(module) if is_flat(module) else module.state_dict()
-    # a layer that was compiled alone
+    # A single layer may be compiled, too.
     if any(f"{_COMPILED}." in name for name in state) and any(isinstance(each, compiled) for each in module.modules()):
         named = {".".join([part for part in name.split(".") if part != _COMPILED]): x for name, x in state.items()}
         if len(named) < len(state):
@@ -48,7 +49,7 @@ def _named(module: torch.nn.Module) -> dict[str, Any]:
 
 
 def tensors_of(source: Source) -> dict[str, Any]:
-    """The tensors of a module or a state dict by name; a FlatPart of what FSDP1 or ZeRO-3 cut."""
+    """Return the tensors of a module or a state dict by name, and a FlatPart for each that FSDP1 or ZeRO-3 cut."""
     if isinstance(source, torch.nn.Module):
         source = _named(source)
     if not isinstance(source, Mapping):
@@ -67,6 +68,7 @@ def tensors_of(source: Source) -> dict[str, Any]:
 
 
 def _has_tensors(x: Any) -> bool:
+    """Return whether a container has tensors, at any depth."""
     if isinstance(x, Mapping):
         x = x.values()
     return (
@@ -77,7 +79,7 @@ def _has_tensors(x: Any) -> bool:
 
 
 def local_part(tensor: Any) -> Any:
-    """The memory of this rank's part; None outside the mesh."""
+    """Return the memory of this rank's part, or None outside the mesh."""
     if isinstance(tensor, FlatPart):
         return tensor.memory
     if isinstance(tensor, DTensor):
@@ -86,17 +88,18 @@ def local_part(tensor: Any) -> Any:
         tensor = tensor._local_tensor
     if isinstance(tensor, AsyncCollectiveTensor):
         tensor = tensor.wait()
-    return tensor.detach() if tensor.requires_grad else tensor  # the same object where it can be: see Places
+    return tensor.detach() if tensor.requires_grad else tensor  # the same object if possible, see Places
 
 
 def readable(part: Any) -> Any:
-    """A part to read from: what expand() gives, whose elements share memory, is copied."""
+    """Return a part that can be read. The result of expand(), whose elements share memory, is copied."""
     is_plain = part is None or part.layout is not torch.strided or 0 not in part.stride()
     return part if is_plain else part.contiguous()
 
 
 def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Sequence[str]) -> None:
-    """What a module's state_dict() makes anew for each who asks is not what the module computes with."""
+    """Raise ValueError if a module's state_dict() makes new tensors for each call: the module does not compute with
+    those."""
     for name in names:
         if local_part(again[name]).data_ptr() != parts[name].data_ptr():
             raise ValueError(
@@ -109,13 +112,14 @@ _spec, _local = attrgetter("_spec"), attrgetter("_local_tensor")
 
 
 def _is_own(tensor: Any, part: Any) -> bool:
-    """Is a part the tensor's own, and no other view of it or copy? A DTensor that has none here never will."""
+    """Return whether a part is the tensor's own memory, and not a copy or another view of it. A DTensor without a part
+    on this rank never has one."""
     return part is None or part is tensor._local_tensor if isinstance(tensor, DTensor) else part is tensor
 
 
 class _Seen:
-    """The tensors of a side as a step has seen them, to tell at the next one that they are the same objects. It keeps
-    none of them."""
+    """The tensors of a side as a step saw them, so that the next step can tell whether they are the same objects. Keeps
+    none of them alive."""
 
     def __init__(self, tensors: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
         wholes = [x for x in tensors.values() if isinstance(x, DTensor)]
@@ -124,7 +128,7 @@ class _Seen:
         self._is_plain = all(map(_is_own, tensors.values(), parts.values()))
 
     def is_of(self, tensors: Mapping[str, Any]) -> bool:
-        """Are they, and their parts too?"""
+        """Return whether these are the same tensors with the same parts."""
         if not self._is_plain or self._names != list(tensors):
             return False
         if not all(ref() is x for ref, x in zip(self._tensors, tensors.values(), strict=True)):
@@ -136,29 +140,29 @@ class _Seen:
 
 
 class _TrackedSide:
-    """The tensors of a source, or of a target, that this rank has."""
+    """The tensors that this rank has of a source or of a target."""
 
     def __init__(self, name: str, tensors: Source | None, check: Check, select: Select) -> None:
         self.source, self._name = tensors, name
         self._is_target = name == "target"
         self._check, self._select = check, select
         self.parts: dict[str, Any] = {}  # the local memory of each tensor; None outside the tensor's mesh
-        self.versioned: list[Any] = []  # of a target: tensors with a version counter for autograd, DTensors and parts
+        self.versioned: list[Any] = []  # tensors of a target that have a version counter for autograd
         self._specs: dict[str, Any] = {}  # as they were planned
         self.forget_addresses()
 
     def forget_addresses(self) -> None:
-        """All tensors count as moved at the next step."""
+        """Let all tensors count as moved at the next step."""
         self._places = Places()
         self._seen: _Seen | None = None
 
     def drop_parts(self) -> None:
-        """Keep no memory: other tensors are handed in for the next step."""
+        """Keep no memory alive, since other tensors are passed for the next step."""
         self.parts = dict.fromkeys(self.parts)
         self.forget_addresses()
 
     def moved(self, is_planned: bool) -> list[str]:
-        """The names of the tensors whose memory lies elsewhere than at the last call."""
+        """Return the names of the tensors whose memory has moved since the last call."""
         tensors = {} if self.source is None else self._select(tensors_of(self.source))
         if self._seen is not None and self._seen.is_of(tensors) and self._places.are_of(*self._parts_here()):
             return []
@@ -187,13 +191,14 @@ class _TrackedSide:
         return moved
 
     def _parts_here(self) -> tuple[list[str], list[Any]]:
-        """The names of the tensors that this rank has a part of, and the parts."""
+        """Return the names of the tensors that this rank has a part of, and the parts."""
         names = [name for name, part in self.parts.items() if part is not None]
         return names, [self.parts[name] for name in names]
 
 
 class TrackedTensors:
-    """What this rank has of a source and of a target. Each step looks both up again, and binds what has moved."""
+    """What this rank has of a source and of a target. Each step looks both up again, and binds the tensors that have
+    moved."""
 
     def __init__(
         self,
@@ -202,8 +207,8 @@ class TrackedTensors:
         check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
         select: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda _, tensors: tensors,
     ) -> None:
-        """check(side, tensors) raises what is wrong with DTensors that have moved, side being 0 for the source and 1
-        for the target. select(side, tensors) gives those that are to be moved."""
+        """check: check(side, tensors) raises what is wrong with DTensors that have moved; side is 0 for the source and
+        1 for the target. select: select(side, tensors) returns those that are to be moved."""
         given = enumerate((("source", source), ("target", target)))
         self._sides = [_TrackedSide(*each, partial(check, side), partial(select, side)) for side, each in given]
         self._is_planned = False
@@ -214,12 +219,12 @@ class TrackedTensors:
         return [side.parts for side in self._sides]
 
     def replace(self, source: Source | None, target: Source | None) -> None:
-        """Look at others from the next step on; None: at the same as before."""
+        """Use another source or target from the next step on; None stands for the same as before."""
         for side, new in zip(self._sides, (source, target), strict=True):
             side.source = side.source if new is None else new
 
     def commit(self, plan: Plan, bind: Callable[[list[tuple[int, str]]], None]) -> None:
-        """Call bind() with (0 or 1, name) of each tensor that has moved, then plan.commit(). Collective."""
+        """Call bind() with (0 or 1, name) of each tensor that has moved, then commit the plan. Collective."""
         try:
             try:
                 with no_collection():
@@ -228,7 +233,7 @@ class TrackedTensors:
                     bind(moved)
             except Exception as wrong:
                 if getattr(wrong, "_is_in_use", False):
-                    raise  # another thread's step, which this one's end is not to spoil
+                    raise  # the plan belongs to the step of another thread, which must not fail for this
                 plan._fail_at_commit(wrong)  # raised on all ranks
             plan.commit()
             if plan.fresh_sources:

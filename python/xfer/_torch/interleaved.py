@@ -1,4 +1,4 @@
-"""Megatron models whose experts have their rows in another order than rules and Megatron-Bridge's export expect."""
+"""Megatron models whose experts have their rows in another order than the rules and Megatron-Bridge's export expect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _OPTIONS = ("moe_mlp_glu_interleave_size", "moe_shared_expert_glu_interleave_siz
 
 
 def refuse_interleaved(model: Any) -> None:
-    """Raise where gate and up alternate in blocks of rows: names and shapes are the same, so nothing else tells."""
+    """Raise ValueError if gate and up alternate in blocks of rows. Names and shapes are then the same, so nothing else
+    would show that the rows are in another order."""
     config = getattr(model, "config", None)
     for option in _OPTIONS:
         n_rows = getattr(config, option, None)

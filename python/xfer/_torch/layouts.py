@@ -1,4 +1,5 @@
-"""Who holds what of the tensors of a module or a state dict: DTensors, what FSDP1 or ZeRO-3 cut, and what is whole."""
+"""Which ranks hold what of the tensors of a module or a state dict: DTensors, what FSDP1 or ZeRO-3 cut, and whole
+tensors."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ __all__ = ["grids_of", "layouts_in", "layouts_of", "meshes_of", "table_of", "who
 
 
 def whole(shape: Sequence[int], dtype: Any, ranks: Sequence[int]) -> Layout:
-    """Of what each of these ranks has all of."""
+    """Return the layout of a tensor of which each of these ranks has everything."""
     return Layout(Mesh([len(ranks)], ranks), tuple(shape), dtype, [Replicate()])
 
 
 def grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple[Grid, str]]:
-    """The meshes of the DTensors among them, each with the first name that lies on it."""
+    """Return the meshes of the DTensors, each with its grid and the first name that lies on it."""
     first: dict[DeviceMesh, str] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, DTensor):
@@ -37,13 +38,13 @@ def grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple
 
 
 def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
-    """The meshes of this rank's DTensors, by the first name that lies on each; layouts_of() takes those of all ranks.
-    JSON can hold it."""
+    """Return the meshes of this rank's DTensors, by the first name that lies on each, in a form that JSON can hold.
+    layouts_of() takes those of all ranks."""
     return {name: [grid.sizes, grid.ranks] for grid, name in grids_of(tensors_of(source), ranks).values()}
 
 
 def _all_replicas(mine: Grid, name: str, meshes: set[tuple[tuple[int, ...], tuple[int, ...]]]) -> Grid:
-    """A mesh, with those (sizes, ranks) that other ranks have for the same tensor."""
+    """Return the grid of a mesh together with the meshes (sizes, ranks) that other ranks have for the same tensor."""
     if not meshes:
         raise ValueError(f"{name!r} is in none of the meshes")
     found = sorted(meshes, key=lambda mesh: min(mesh[1]))
@@ -54,7 +55,7 @@ def _all_replicas(mine: Grid, name: str, meshes: set[tuple[tuple[int, ...], tupl
 
 
 def _each(tensors: Mapping[str, Any], layout: Callable[[str, Any], Layout]) -> dict[str, Layout]:
-    """What is wrong has the tensor's name."""
+    """Return layout(name, tensor) of each tensor. Errors have the tensor's name."""
     layouts = {}
     for name, tensor in tensors.items():
         try:
@@ -71,8 +72,8 @@ def layouts_of(
     meshes: Sequence[dict[str, Any] | None] | None = None,
     meaning: str | None = None,
 ) -> dict[str, Layout]:
-    """Layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; tensors with the same
-    layout share one object.
+    """Return the layouts of the DTensors of a module (FSDP2, tensor parallelism) or a state dict, by name; tensors with
+    the same layout share one object.
 
     meshes: the results of meshes_of() on each rank of the comm, None on those without the module; the ranks with it
     have the same names. If several meshes have a tensor, it is then the same on each of them: FSDP2 makes one mesh for
@@ -90,18 +91,18 @@ def layouts_of(
     return _each(whole, lambda _, tensor: layout(Description.of(tensor), grids[tensor.device_mesh]))
 
 
-# ---- of what several ranks have together
+# ---- tensors of several ranks
 
 
 def table_of(tensors: Mapping[str, Any], ranks: Ranks = None) -> tuple[Table, Meshes]:
-    """What this rank says of its tensors, and the meshes of the DTensors among them."""
+    """Return the table of this rank's tensors, and the meshes of the DTensors among them."""
     grids = grids_of(tensors, ranks)
     numbers = {mesh: number for number, mesh in enumerate(grids)}
     table = []
     for name, tensor in tensors.items():
         try:
             if not isinstance(tensor, DTensor | FlatPart):
-                check_plain(torch, tensor)  # of some others torch does not tell even the shape
+                check_plain(torch, tensor)  # for some other tensors torch does not even tell the shape
             row = [name, dtype_name(tensor.dtype), list(tensor.shape)]
         except (TypeError, RuntimeError) as wrong:
             wrong.args = (f"{name!r}: {wrong}",)
@@ -113,8 +114,8 @@ def table_of(tensors: Mapping[str, Any], ranks: Ranks = None) -> tuple[Table, Me
 def layouts_in(
     merged: MergedTables, tensors: Mapping[str, Any], ranks: Ranks = None, meaning: str | None = None
 ) -> dict[str, Layout]:
-    """Of this rank's tensors. What is no DTensor, and not cut, is whole on every rank that has it; what lies on several
-    meshes is the same on each."""
+    """Return the layouts of this rank's tensors. A tensor that is neither a DTensor nor cut is whole on every rank that
+    has it. One that lies on several meshes is the same on each."""
     grids: dict[Any, Grid] = {}
     of_dtensor = cache(lambda said, grid: chosen(said, our_rank(ranks), grid, meaning))
     of_whole = cache(whole)

@@ -1,4 +1,4 @@
-"""Memory of torch tensors that C uses, which torch may free although it is kept alive."""
+"""Memory of torch tensors that C uses. torch may free it although the tensors are kept alive."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ __all__ = ["BoundTensors", "TorchMemory"]
 
 
 class TorchMemory(NamedTuple):
-    """What keeps a tensor's memory alive. Both are needed: `x.data = y` gives the tensor another storage."""
+    """What keeps a tensor's memory alive. The storage is needed, too: `x.data = y` gives the tensor another one.
+
+    address: of the first element.
+    """
 
     tensor: Any
     storage: Any
-    address: int  # of the first element
+    address: int
 
     def is_there(self) -> bool:
-        """Is the address still inside the storage? resize_() frees or moves a storage's memory, although it is alive:
-        FSDP does that to parameters between their uses."""
+        """Return whether the address is still inside the storage. resize_() frees or moves the memory of a storage that
+        is alive; FSDP does that to parameters between their uses."""
         begin = int(self.storage.data_ptr())
         return self.address == 0 or begin <= self.address < begin + int(self.storage.nbytes())
 
 
 class BoundTensors:
-    """The torch tensors among what is bound to a plan."""
+    """The torch tensors among the memory that is bound to a plan."""
 
     def __init__(self, owners: Iterable[Any]) -> None:
-        """owners: what keeps memory alive, of any kind."""
+        """owners: objects of any type that keep memory alive."""
         self._known = [owner for owner in owners if type(owner) is TorchMemory]
         self._tensors = [owner.tensor for owner in self._known]
         self._addresses = [owner.address for owner in self._known]
 
     def are_there(self) -> bool:
-        """Is all of their memory? In 2 ms for 20,000 tensors, unless one has another storage than before."""
+        """Return whether all of the memory is still there. Takes 2 ms for 20,000 tensors, unless a tensor has another
+        storage than before."""
         if not self._known:
             return True
         try:

@@ -1,4 +1,4 @@
-"""Tensors by their names: which of them are meant."""
+"""Selection of tensors by their names."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Names"]
 
 
 class Names:
-    """Names, and patterns in which `*` stands for any text, `?` for a character and `[ab]` for one of those. None: all
-    names. A text alone is one of them."""
+    """Names, and patterns in which `*` stands for any text, `?` for a character and `[ab]` for one of those. None
+    stands for all names. A single text is one name or pattern."""
 
     def __init__(self, names: str | Iterable[str] | None) -> None:
         given = [names] if isinstance(names, str) else names
@@ -24,9 +24,10 @@ class Names:
             if not isinstance(each, str):
                 raise TypeError(f"names has {each!r}, which is no text")
         self._patterns = [each for each in self._given or () if set("*?[") & set(each)]
-        self._known: dict[str, bool] = {}  # of the patterns
+        self._known: dict[str, bool] = {}  # whether a pattern matches a name
 
     def _has(self, name: str) -> bool:
+        """Return whether a name is selected."""
         if self._given is None or name in self._given:
             return True
         if name not in self._known:
@@ -34,13 +35,13 @@ class Names:
         return self._known[name]
 
     def of(self, tensors: dict[str, Any]) -> dict[str, Any]:
-        """Those that are meant."""
+        """Return the tensors that are selected."""
         if self._given is None:
             return tensors
         return {name: x for name, x in tensors.items() if self._has(name)}
 
     def unmatched(self, names: Collection[str]) -> list[str]:
-        """What is given and none of the names is or matches."""
+        """Return the given names and patterns that select none of `names`."""
         return [
             each
             for each in self._given or ()
@@ -48,7 +49,7 @@ class Names:
         ]
 
     def check_all(self, names: Collection[str]) -> None:
-        """Raises ArgError where one of them is not there."""
+        """Raise ArgError if a given name or pattern selects none of `names`."""
         unmatched = self.unmatched(names)
         if unmatched:
             raise ArgError(f"names has {unmatched[0]!r}, which no tensor's name matches")

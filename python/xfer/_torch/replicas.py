@@ -1,5 +1,5 @@
-"""Replicas of a source, compared once before any of them is moved: each destination is read from one of them, so where
-they differ ranks that should hold the same would not."""
+"""Replicas of a source are compared once before any of them is moved. Each destination is read from one replica, so if
+they differed, ranks that should hold the same would not."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ __all__ = ["compare_replicas", "has_replicas"]
 
 
 def has_replicas(plan: Plan) -> bool:
-    """Do several ranks hold the same part of a source? The same on every rank."""
+    """Return whether several ranks hold the same part of a source. The same on every rank."""
     return plan.report()["replicated_tensors"] > 0
 
 
 def compare_replicas(plan: Plan, stream: Any = None) -> None:
-    """plan.check_replicas() if there are any; the error says how to go on. Collective if there are."""
+    """Call plan.check_replicas() if there are replicas; its error then says how to go on. Collective if there are
+    replicas."""
     if has_replicas(plan):
         try:
             plan.check_replicas(stream)

@@ -1,4 +1,4 @@
-"""What moves the same tensors at every step, by a plan of its own."""
+"""Transfers that move the same tensors at every step, by a plan of their own."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """A committed plan, given back with it. A context manager."""
+    """A transfer with a committed plan, which it closes. A context manager."""
 
     plan: Plan
-    _are_to_compare = False  # replicas of the source, before the first step; the same on every rank
+    _are_to_compare = False  # whether to compare replicas of the source before the first step; the same on every rank
 
     def step(self, version: int, stream: Any = None) -> None:
-        """Move all tensors and wait until they are there on every rank. Collective."""
+        """Move all tensors and wait until they have arrived on every rank. Collective."""
         if self._are_to_compare:
             compare_replicas(self.plan, stream)
             self._are_to_compare = False
         self._move(version, stream)
 
     def _move(self, version: int, stream: Any) -> None:
+        """Run the plan and wait."""
         try:
             self.plan.run(version, stream)
         except Exception:
-            with suppress(XferError):  # it tells the others, which wait
+            with suppress(XferError):  # waiting tells the other ranks, which wait, too
                 self._wait()
             raise
         self._wait()
 
     def _wait(self) -> None:
+        """Wait for the run."""
         self.plan.wait()
 
     def close(self) -> None:
-        """Give the plan back."""
+        """Close the plan."""
         self.plan.close()
 
     def __enter__(self) -> Self:

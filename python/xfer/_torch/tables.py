@@ -14,29 +14,30 @@ from ..errors import MismatchError
 
 __all__ = ["MergedTables", "Meshes", "Table", "some", "tables_of"]
 
-Table = list[Any]  # [name, dtype, shape] of each tensor, and the number of its mesh where it lies on one
-Meshes = list[Any]  # [sizes, ranks] of those that a rank's table numbers
-Grid = tuple[tuple[int, ...], tuple[int, ...]]  # likewise
+Table = list[Any]  # [name, dtype, shape] of each tensor, then the number of its mesh if it lies on one
+Meshes = list[Any]  # [sizes, ranks] of the meshes that a rank's table numbers
+Grid = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and ranks of a mesh
 
 
 def some(names: Sequence[str]) -> str:
-    """The first names, for an error text."""
+    """Return the first names, for an error text."""
     return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
 def _first(digests: list[Any]) -> list[Any]:
-    """For each rank, the first rank with an equal table; None: it has no table."""
+    """Return, for each rank, the first rank with an equal table, or None if it has no table."""
     return [None if each is None else digests.index(each) for each in digests]
 
 
 def tables_of(
     comm: Comm, tell: Callable[[], tuple[Sequence[Table | None], Any]], what: str
 ) -> tuple[list[list[Table | None]], list[Any]]:
-    """The tables of all ranks, by side and rank, and their notes, by rank. Collective.
+    """Return the tables of all ranks, by side and rank, and their notes, by rank. Collective.
 
     tell() returns this rank's table for each side, None if it has no tensors there, and a note. A table that several
     ranks have is sent by the first of them, and is one object in the result. If all ranks have the same table, none is
-    sent."""
+    sent.
+    """
     mine: list[Table | None] = []
 
     def report() -> list[Any]:
@@ -59,8 +60,11 @@ def tables_of(
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor of a side. alike: the groups of ranks with equal tables that have it, each with the number of its mesh
-    there; None: it lies on none."""
+    """A tensor of a side.
+
+    alike: the groups of ranks with equal tables that have the tensor, each with the number of its mesh in that table,
+    or None if it lies on no mesh.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -92,14 +96,14 @@ class MergedTables:
         self._grids: dict[Any, set[Grid]] = {}
 
     def ranks_of(self, name: str) -> tuple[int, ...]:
-        """The ranks that have the tensor."""
+        """Return the ranks that have the tensor."""
         alike = self.tensors[name].alike
         if alike not in self._ranks:
             self._ranks[alike] = tuple(sorted(rank for group, _ in alike for rank in self._groups[group]))
         return self._ranks[alike]
 
     def meshes_of(self, name: str) -> set[Grid]:
-        """The meshes on which the tensor lies, on any rank."""
+        """Return the meshes on which the tensor lies, on any rank."""
         alike = self.tensors[name].alike
         if alike not in self._grids:
             assert self._meshes is not None
@@ -110,7 +114,7 @@ class MergedTables:
 
 
 def _groups(tables: Sequence[Table | None]) -> list[tuple[int, ...]]:
-    """The ranks of each table, which are one object where they are equal."""
+    """Return the ranks of each table. Equal tables are one object."""
     groups: dict[int, list[int]] = {}
     for rank, table in enumerate(tables):
         if table:
