@@ -8,12 +8,13 @@ from typing import Any
 from ._binding import structs
 from ._binding.handle import Handle
 from ._torch.memory import BoundTensors, TorchMemory
+from ._types import Array
 from .errors import StateError, described
 from .memory import TensorForm, View
 
 __all__ = ["Bindings", "Moved", "Refusals", "Row", "is_row"]
 
-Row = tuple[int | str, Any, Any]  # a tensor, given by number or name, its source and its destination
+Row = tuple[int | str, Array | None, Array | None]  # a tensor, by number or name, its source and its destination
 
 
 def is_row(row: Any) -> bool:
@@ -150,7 +151,7 @@ class Bindings:
         """Let the memory of all sources go, which C has unbound."""
         self.set_all({number: (None, dst) for number, (_, dst) in self.views.items()})
 
-    def add_moved(self, moved: Moved, number: int, src: Any, dst: Any) -> bool:
+    def add_moved(self, moved: Moved, number: int, src: Array | None, dst: Array | None) -> bool:
         """Add a tensor to `moved`. Return False if more than its address may differ from what was bound before."""
         source = self._locate(0, number, src)
         target = None if source is None else self._locate(1, number, dst)
@@ -159,7 +160,7 @@ class Bindings:
         moved.add(number, source, target)
         return True
 
-    def _locate(self, side: int, number: int, x: Any) -> _Located | None:
+    def _locate(self, side: int, number: int, x: Array) -> _Located | None:
         if x is None:
             return structs.NO_VIEW, None
         form = self._forms[side].get(number)

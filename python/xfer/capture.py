@@ -78,7 +78,7 @@ class TargetBox:
 _Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _form(tensor: Any) -> _Form:
+def _form(tensor: torch.Tensor) -> _Form:
     """Return the shape of a tensor, and its strides in dims of more than one index: all that a place in it depends
     on."""
     shape = tuple(tensor.shape)
@@ -125,7 +125,7 @@ class Capture:
         return found
 
 
-def _told(recorder: Recorder, named: Iterable[tuple[str, Any]]) -> Capture:
+def _told(recorder: Recorder, named: Iterable[tuple[str, torch.Tensor]]) -> Capture:
     """Return what a recorder recorded of these parameters."""
     found = Capture()
     for name, tensor, writes, n_missing in recorder.written(named):
@@ -138,7 +138,7 @@ def _told(recorder: Recorder, named: Iterable[tuple[str, Any]]) -> Capture:
     return found
 
 
-def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: Any, each: Write) -> None:
+def _add(found: Capture, sources: Mapping[str, Any], name: str, tensor: torch.Tensor, each: Write) -> None:
     """Add one write to a parameter to what was found."""
     copy = simplified(each.copy)
     shape, to = tuple(d.n for d in copy.dims), tuple(d.to for d in copy.dims)
@@ -209,13 +209,13 @@ def _volume(box: Any) -> int:
     return math.prod(hi - lo for lo, hi in zip(box.lo, box.hi, strict=True))
 
 
-def _named(module: Any) -> Iterator[tuple[str, Any]]:
+def _named(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the parameters and buffers of a module, by name."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _derived(recorder: Recorder, module: Any) -> list[str]:
+def _derived(recorder: Recorder, module: torch.nn.Module) -> list[str]:
     """Return the names of attributes, neither parameters nor buffers, that have elements of sources."""
     named = [tensor for _, tensor in _named(module)]
     return [
@@ -232,7 +232,7 @@ def _tensors(value: Any) -> list[Any]:
     return [x for x in each if isinstance(x, torch.Tensor)]
 
 
-def lies_otherwise(found: Capture, name: str, tensor: Any) -> str:
+def lies_otherwise(found: Capture, name: str, tensor: torch.Tensor) -> str:
     """Return how a real parameter differs in shape or strides from the captured one, or "" if it does not. tensor: None
     if the parameter is gone."""
     lay, lies = found.targets[name], None if tensor is None else _form(tensor)
@@ -259,7 +259,7 @@ def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Cal
 
 
 def destinations(
-    found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: Any
+    found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: torch.nn.Module
 ) -> dict[str, tuple[Layout, View]]:
     """Return, for each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own, and
     their place in the module's real parameters: the destination of a plan. Making the plan gathers the other ranks'
@@ -281,9 +281,9 @@ def destinations(
 
 
 def capture(
-    module: Any,
+    module: torch.nn.Module,
     checkpoint: Mapping[str, tuple[Any, Iterable[int]]],
-    load: Callable[[Iterator[tuple[str, Any]]], Any] | None = None,
+    load: Callable[[Iterator[tuple[str, torch.Tensor]]], Any] | None = None,
     after: Callable[[], Any] | None = None,
 ) -> Capture:
     """Record what loading a checkpoint does to the parameters and buffers of a module, on any device. It writes to none
@@ -312,7 +312,7 @@ def capture(
     return found
 
 
-def derived(module: Any, load: Callable[[Iterator[tuple[str, Any]]], Any]) -> list[str]:
+def derived(module: torch.nn.Module, load: Callable[[Iterator[tuple[str, torch.Tensor]]], Any]) -> list[str]:
     """Return the names of attributes, neither parameters nor buffers, that loading nothing derives from the module's
     own parameters and buffers."""
     recorder = Recorder()

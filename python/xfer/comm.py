@@ -19,6 +19,7 @@ from ._binding.lib import lib, plugin
 from ._binding.lock import CommLock
 from ._binding.structs import checked, decoded, sayable
 from ._rendezvous import bootstrap
+from ._types import Array
 from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, TimeoutError, XferError, described
 from .memory import HOST, View
 
@@ -468,16 +469,16 @@ class Comm(Handle):
             self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, staging.context)
             self._staging.append(staging)
 
-    def register(self, x: Any) -> None:
+    def register(self, x: Array | None) -> None:
         """Let the peers map memory and keep it mapped, so that redistribute() can write straight into it. x: an array,
         or None: nothing on this rank. The memory must live until it is unregistered. Collective."""
         self._registering(lib.xfer_comm_register, x)
 
-    def unregister(self, x: Any) -> None:
+    def unregister(self, x: Array | None) -> None:
         """Undo one register() of the same arrays on all ranks. Collective."""
         self._registering(lib.xfer_comm_unregister, x)
 
-    def _registering(self, function: Callable[..., Any], x: Any) -> None:
+    def _registering(self, function: Callable[..., Any], x: Array | None) -> None:
         """Register or unregister an array. Collective."""
         with self._alone():
             self._collective(function, lambda: (self, None if x is None else View(x).addresses[0]), self, None)

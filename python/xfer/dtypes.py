@@ -14,6 +14,7 @@ from typing import Any
 
 from ._binding.lib import lib
 from ._binding.structs import decoded
+from ._types import Dtype
 
 __all__ = ["dtype_code", "dtype_name", "itemsize"]
 
@@ -52,7 +53,7 @@ _DLPACK = {
 }
 
 
-def dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Dtype) -> str:
     """Return the library's name of a dtype, which is given by that name ("bf16"), or as a dtype of torch or NumPy.
 
     Raises TypeError for a type that the library does not have, or that has another byte order than this machine.
@@ -60,7 +61,7 @@ def dtype_name(dtype: Any) -> str:
     return _known_name(dtype) if isinstance(dtype, Hashable) else _name_of(dtype)
 
 
-def _name_of(dtype: Any) -> str:
+def _name_of(dtype: Dtype) -> str:
     """Do the work of dtype_name() without its cache."""
     if isinstance(dtype, str) and dtype in _OURS:
         return dtype
@@ -86,12 +87,12 @@ def _code_of(name: str) -> int:
     return code.value
 
 
-def dtype_code(dtype: Any) -> int:
+def dtype_code(dtype: Dtype) -> int:
     """Return the xfer_dtype of a dtype."""
     return _code_of(dtype_name(dtype))
 
 
-def torch_dtype(torch: Any, dtype: Any) -> Any:
+def torch_dtype(torch: Any, dtype: Dtype) -> Any:
     """Return the torch.dtype of a dtype."""
     return getattr(torch, _torch_name(dtype_name(dtype)))
 

@@ -15,6 +15,7 @@ from ._binding import structs
 from ._binding.lib import lib
 from ._remembered import remember
 from ._torch.memory import TorchMemory
+from ._types import Array, Stream
 from .comm import Comm
 from .errors import XferError
 from .memory import TensorForm, check_device, check_writable, locate_all, one_array
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Exchange", "exchange"]
 
-Operations = Sequence[tuple[int, int, Any]]
+Operations = Sequence[tuple[int, int, Array]]  # (peer, id, array)
 
 # The public struct as bytes: an exchange has thousands of operations, and ctypes would set one field after the other.
 _OPERATION = struct.Struct("=QiiiI8q")
@@ -83,7 +84,7 @@ class _Side:
             ends = [(operation[0], operation[1]) for operation in operations]
             remember(comm._earlier, (_EarlierSide, side), _EarlierSide(bytes(self.operations), ends, forms))
 
-    def _add(self, i: int, peer: int, number: int, x: Any) -> None:
+    def _add(self, i: int, peer: int, number: int, x: Array) -> None:
         """Add the i-th operation."""
         memory, dtype = one_array(x)
         check_device(memory.device, self._device, "the array")
@@ -197,7 +198,7 @@ class Exchange(Plan):
             self._fail_at_commit(wrong, "all")
 
 
-def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Any = None) -> None:
+def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Stream | None = None) -> None:
     """Send and receive in one call. Collective over all ranks of the comm, even those that have no operations.
 
     sends, recvs: see Exchange. The comm keeps the plan, and uses it again if all ranks pass the same as in an earlier

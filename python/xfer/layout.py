@@ -14,6 +14,7 @@ from ._binding import structs as _structs
 from ._binding.handle import DataHandle, Handle
 from ._binding.lib import lib
 from ._binding.structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
+from ._types import Dtype
 from .dtypes import dtype_code, itemsize, name_of_code
 from .errors import ArgError
 from .mesh import Mesh
@@ -149,7 +150,7 @@ class Layout(DataHandle):
         self,
         mesh: Mesh,
         shape: Sequence[int],
-        dtype: Any,
+        dtype: Dtype,
         placements: Sequence[Placement],
         padded_shape: Sequence[int] | None = None,
         order: Sequence[int] | None = None,
@@ -203,7 +204,7 @@ class Layout(DataHandle):
         return layout
 
     @classmethod
-    def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, boxes: Sequence[Any]) -> Layout:
+    def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Dtype, boxes: Sequence[Any]) -> Layout:
         """Make a layout from the boxes of each rank, each (lo, hi), half-open: of a recorded load, or a sharded state
         dict.
 
@@ -229,7 +230,7 @@ class Layout(DataHandle):
         return cls._of_desc(lib.xfer_layout_create_boxes, mesh, shape, dtype, first, bounds)
 
     @classmethod
-    def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Any, ranges: Sequence[Any]) -> Layout:
+    def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Dtype, ranges: Sequence[Any]) -> Layout:
         """Make a layout from a range (first, past the last) of the row-major order for each rank, as FSDP1, ZeRO-3 and
         Megatron's distributed optimizer cut flattened tensors.
 
@@ -248,7 +249,7 @@ class Layout(DataHandle):
 
     @classmethod
     def _of_desc(
-        cls, create: Any, mesh: Mesh | None, shape: Sequence[int], dtype: Any, first: Any, bounds: list[int]
+        cls, create: Any, mesh: Mesh | None, shape: Sequence[int], dtype: Dtype, first: Any, bounds: list[int]
     ) -> Layout:
         """Make a layout by boxes. create: the maker of C."""
         layout = cls._empty()

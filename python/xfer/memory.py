@@ -34,6 +34,7 @@ from ._binding import structs
 from ._binding.lib import lib
 from ._binding.structs import array, listed
 from ._torch.memory import TorchMemory
+from ._types import Array, Dtype
 from .errors import ArgError
 from .layout import Layout
 
@@ -83,7 +84,7 @@ class TensorForm:
 
     __slots__ = ("_form", "_kind", "_layout", "_n_bytes", "_size", "view")
 
-    def __init__(self, x: Any, size: int, n_bytes: int) -> None:
+    def __init__(self, x: Array, size: int, n_bytes: int) -> None:
         """x: the tensor. size: the bytes of one element. n_bytes: the bytes from its first element to its last."""
         self._kind, self._layout, self._form = type(x), x.layout, (x.dtype, x.shape, x.stride(), x.device)
         self._size, self._n_bytes, self.view = size, n_bytes, b""
@@ -94,7 +95,7 @@ class TensorForm:
         made.view = view
         return made
 
-    def locate(self, x: Any) -> TorchMemory | None:
+    def locate(self, x: Array) -> TorchMemory | None:
         """Return the memory of a tensor that has this form, or None if `x` may differ in more than its address."""
         # torch raises for the shape and strides of other layouts and of nested tensors, so these are looked at first.
         if type(x) is not self._kind or x.layout != self._layout or x.is_nested:
@@ -169,7 +170,7 @@ def _of_torch(torch: Any, x: Any) -> Memory:
 # ---- array interfaces
 
 
-def _of_interface(x: Any, interface: Any, device: int) -> Memory:
+def _of_interface(x: Array, interface: Any, device: int) -> Memory:
     if not isinstance(interface, dict):
         raise TypeError(f"{x!r} is no array: its array interface is a {type(interface).__name__}")
     data = interface.get("data")
@@ -188,7 +189,7 @@ def _of_interface(x: Any, interface: Any, device: int) -> Memory:
     return Memory(address or 0, shape, tuple(strides), name, bool(read_only), device, (x, interface))
 
 
-def _device_of(x: Any) -> int:
+def _device_of(x: Array) -> int:
     """Return the device of an array with `__cuda_array_interface__`, which does not tell it."""
     if hasattr(x, "__dlpack_device__"):
         return int(x.__dlpack_device__()[1])
@@ -230,7 +231,7 @@ _api.PyCapsule_IsValid.argtypes, _api.PyCapsule_IsValid.restype = (py_object, c_
 _api.PyCapsule_GetPointer.argtypes, _api.PyCapsule_GetPointer.restype = (py_object, c_char_p), c_void_p
 
 
-def _of_dlpack(x: Any) -> Memory:
+def _of_dlpack(x: Array) -> Memory:
     device_type, device_id = x.__dlpack_device__()
     if device_type not in (*_DL_HOST, *_DL_CUDA):
         raise TypeError(f"memory of DLPack device type {int(device_type)}: it is of a host or of CUDA")
@@ -281,7 +282,7 @@ _api.PyBuffer_Release.argtypes, _api.PyBuffer_Release.restype = (POINTER(_Buffer
 _FULL_RO = 0x11C
 
 
-def _of_buffer(x: Any) -> Memory:
+def _of_buffer(x: Array) -> Memory:
     view = memoryview(x)  # as long as it lives, the exporter keeps its memory in place
     if view.suboffsets:
         raise TypeError("a buffer of pointers to pointers")
@@ -293,7 +294,7 @@ def _of_buffer(x: Any) -> Memory:
     return Memory(address, shape, view.strides or _dense(shape, view.itemsize), name, view.readonly, HOST, view)
 
 
-def memory_of(x: Any) -> Memory:
+def memory_of(x: Array) -> Memory:
     """Return the memory of an array. Raises TypeError for an object that is not an array in plain memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
@@ -344,7 +345,7 @@ class View:
     _pieces: Any = None  # the list of addresses that C reads, if it reads a list
     _strides: Any = None
 
-    def __init__(self, x: Any, piece_dim: int | None = None, dtype: Any = None) -> None:
+    def __init__(self, x: Array, piece_dim: int | None = None, dtype: Dtype | None = None) -> None:
         parts = [memory_of(x)] if piece_dim is None else _alike([memory_of(piece) for piece in x])
         one = parts[0]
         self.dtype = one.dtype if dtype is None else dtypes.dtype_name(dtype)
@@ -367,7 +368,7 @@ class View:
             self._struct = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(one.shape))
 
     @classmethod
-    def of_boxes(cls, arrays: Sequence[Any], dtype: Any = None) -> View:
+    def of_boxes(cls, arrays: Sequence[Any], dtype: Dtype | None = None) -> View:
         """Make a view of the boxes of a layout by boxes: one array for each box, of its shape, in any strides."""
         view = cls.__new__(cls)
         parts = [memory_of(x) for x in arrays]
@@ -419,7 +420,7 @@ class View:
         return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
 
 
-def one_array(x: Any) -> tuple[Memory, str]:
+def one_array(x: Array) -> tuple[Memory, str]:
     """Return the memory of an array, or of a View of one, and the dtype as which its elements are read."""
     if not isinstance(x, View):
         memory = memory_of(x)
@@ -465,7 +466,7 @@ def _check_shape(view: View, shape: tuple[int, ...] | None, boxes: list[tuple[in
         raise ValueError(f"the {side} is an array of shape {view.shape} for a part of shape {shape}")
 
 
-def view_of(x: Any, layout: Layout | None, rank: int, device: int, side: str) -> View | None:
+def view_of(x: Array | None, layout: Layout | None, rank: int, device: int, side: str) -> View | None:
     """Return a View of x for a rank's part of a layout, or None if x is None. The library sees only addresses, so this
     checks everything else: shape, dtype, device, and that a destination can be written.
 

@@ -13,6 +13,7 @@ from ._binding.lib import lib
 from ._binding.structs import decoded
 from ._bindings import Bindings, Moved, Refusals, Row, is_row
 from ._gc import no_collection
+from ._types import Array, Stream
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError, TimeoutError, XferError, described
@@ -133,7 +134,7 @@ class Plan(Handle):
 
     # ---- getting ready
 
-    def bind(self, tensor: int | str, src: Any = None, dst: Any = None) -> None:
+    def bind(self, tensor: int | str, src: Array | None = None, dst: Array | None = None) -> None:
         """Say where the parts of one tensor, given by number or name, lie on this rank: arrays or Views, or None.
 
         Local. bind() records an error (type, shape, dtype, device), and commit() raises it on all ranks, so that no
@@ -142,7 +143,7 @@ class Plan(Handle):
         """
         self.bind_many([(tensor, src, dst)])
 
-    def bind_many(self, tensors: Iterable[tuple[int | str, Any, Any]]) -> None:
+    def bind_many(self, tensors: Iterable[Row]) -> None:
         """Call bind() with each (tensor, src, dst). Local. If a torch tensor differs from the one that was bound before
         only by its address, as with weights that are loaded again for each step, binding it takes a fraction of the
         time."""
@@ -175,7 +176,7 @@ class Plan(Handle):
         self._refusals.clear(numbers, len(self._layouts))
         return left
 
-    def _bind(self, comm: Comm, tensor: int | str, src: Any, dst: Any) -> None:
+    def _bind(self, comm: Comm, tensor: int | str, src: Array | None, dst: Array | None) -> None:
         """Bind one tensor, or record why it cannot be bound."""
         number = None
         try:
@@ -247,7 +248,7 @@ class Plan(Handle):
 
     # ---- at every step
 
-    def run(self, version: int, stream: Any = None) -> None:
+    def run(self, version: int, stream: Stream | None = None) -> None:
         """Move every tensor. Collective; one run may be in flight.
 
         version: the number of these weights: any number from 0 on at first, then any above the last. stream: see
@@ -345,7 +346,7 @@ class Plan(Handle):
 
     # ---- what memory holds
 
-    def digest(self, side: str, stream: Any = None) -> list[str]:
+    def digest(self, side: str, stream: Stream | None = None) -> list[str]:
         """Return the digest of each tensor as one side, "src" or "dst", holds it at the time of the call: 32 hex
         digits. Collective; waits.
 
@@ -365,7 +366,7 @@ class Plan(Handle):
             comm._collective(lib.xfer_plan_digest, make, self, digests, len(digests), _SIDES["src"], 0)
         return [f"{d.word[0]:016x}{d.word[1]:016x}" for d in digests]
 
-    def check_replicas(self, stream: Any = None) -> None:
+    def check_replicas(self, stream: Stream | None = None) -> None:
         """Raise MismatchError, on all ranks, if ranks that hold the same part of a source hold different values; the
         text names the tensor, the first index and two ranks. Collective; waits."""
         comm = self._on()

@@ -11,6 +11,7 @@ from ._binding import structs
 from ._binding.lib import lib
 from ._remembered import remember
 from ._torch.memory import TorchMemory
+from ._types import Array, Stream
 from .comm import Comm
 from .layout import Layout
 from .memory import TensorForm, View, locate_all, view_of
@@ -21,7 +22,12 @@ __all__ = ["redistribute"]
 
 
 def redistribute(
-    comm: Comm, src_layout: Layout | None, src: Any, dst_layout: Layout | None, dst: Any, stream: Any = None
+    comm: Comm,
+    src_layout: Layout | None,
+    src: Array | None,
+    dst_layout: Layout | None,
+    dst: Array | None,
+    stream: Stream | None = None,
 ) -> None:
     """Move one tensor from its source layout to its destination layout. Collective over all ranks of the comm.
 
@@ -36,7 +42,9 @@ def redistribute(
     redistribute_again(comm, key, arrays, lambda: ((src_layout, src), (dst_layout, dst)), stream)
 
 
-Sides = tuple[tuple[Layout | None, Any], tuple[Layout | None, Any]]  # the layout and the array of each side
+Sides = tuple[
+    tuple[Layout | None, Array | None], tuple[Layout | None, Array | None]
+]  # the layout and the array of each side
 Located = tuple[bytes, TorchMemory]  # a view as C has it, apart from its address, and the memory
 
 
@@ -51,7 +59,7 @@ class _EarlierRedistribution:
         self._views = [None if form is None else structs.View.from_buffer_copy(form.view) for form in forms]
         self._references = [None if view is None else byref(view) for view in self._views]
 
-    def repeat(self, comm: Comm, arrays: tuple[Any, Any], stream: Any) -> bool:
+    def repeat(self, comm: Comm, arrays: tuple[Array | None, Array | None], stream: Stream | None) -> bool:
         """Redistribute arrays that differ from the earlier ones by their addresses alone. Collective. Return False,
         without a call, if they may differ in more, or if something is wrong; redistribute_sides() then raises that on
         all ranks."""
@@ -74,7 +82,9 @@ class _EarlierRedistribution:
         return True
 
 
-def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Callable[[], Sides], stream: Any) -> None:
+def redistribute_again(
+    comm: Comm, key: Any, arrays: tuple[Array | None, Array | None], sides: Callable[[], Sides], stream: Stream | None
+) -> None:
     """Call redistribute_sides(), or take less time if the earlier call with this key had the same arrays but for their
     addresses. key: everything that determines the layouts, with the shapes of the arrays if these matter, or None."""
     earlier = comm._earlier.get(key) if isinstance(comm, Comm) else None
@@ -87,7 +97,7 @@ def redistribute_again(comm: Comm, key: Any, arrays: tuple[Any, Any], sides: Cal
 
 
 def redistribute_sides(
-    comm: Comm, sides: Callable[[], Sides], stream: Any
+    comm: Comm, sides: Callable[[], Sides], stream: Stream | None
 ) -> tuple[tuple[Layout | None, Layout | None], tuple[View | None, View | None]]:
     """Redistribute what a function returns. Its errors are raised on all ranks. Return the layouts and the Views.
     Collective."""
@@ -117,7 +127,7 @@ def redistribute_located(
     comm: Comm,
     layouts: Sequence[Layout | None],
     locate: Callable[[], Sequence[Located | None]],
-    stream: Any,
+    stream: Stream | None,
 ) -> None:
     """Redistribute arrays that differ by their addresses alone from those of an earlier call. Collective.
 

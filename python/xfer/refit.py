@@ -17,6 +17,7 @@ from ._binding import functions, structs
 from ._binding.handle import Handle
 from ._binding.lib import lib
 from ._binding.structs import array, choice, decoded, encoded, length, listed, needed, truth
+from ._types import Array, Dtype
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
@@ -133,7 +134,7 @@ class Model(Handle):
         lib.xfer_model_load(self._out(), os.fsencode(path), byref(options))
         self.path = path
 
-    def add(self, name: str, dtype: Any, shape: Sequence[int] = ()) -> None:
+    def add(self, name: str, dtype: Dtype, shape: Sequence[int] = ()) -> None:
         """Add a tensor that the table lacks, such as a buffer or a KV scale. Call it before the first refit."""
         sizes = array(c_int64, listed(shape, "shape"), "shape")
         lib.xfer_model_add(self, encoded(name, "name"), dtypes.dtype_code(dtype), sizes, len(sizes))
@@ -224,7 +225,7 @@ class Side(Handle):
         """Say that one rank of a training side hands in the tensors that match whole, under the table's names."""
         lib.xfer_side_give_whole(self, encoded(pattern, "pattern"), rank)
 
-    def dtype(self, pattern: str, dtype: Any) -> None:
+    def dtype(self, pattern: str, dtype: Dtype) -> None:
         """Say that the side holds the tensors that match in another element type than the table; None: as in the table,
         whatever its rules say about type and values."""
         lib.xfer_side_dtype(self, encoded(pattern, "pattern"), 0 if dtype is None else dtypes.dtype_code(dtype))
@@ -436,7 +437,7 @@ class Locals(Handle):
             parts.append(LocalPart(**structs.fields_of(part)))
         return parts
 
-    def give(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
+    def give(self, side: str, name: str, x: Array, dtype: Dtype | None = None) -> None:
         """Hand in one local tensor under the framework's name. side: "train" or "gen". x: an array, or a View of one.
         dtype: see View.
 
@@ -445,7 +446,7 @@ class Locals(Handle):
         """
         self._hand_in(lib.xfer_locals_give, side, name, x, dtype)
 
-    def update(self, side: str, name: str, x: Any, dtype: Any = None) -> None:
+    def update(self, side: str, name: str, x: Array, dtype: Dtype | None = None) -> None:
         """Hand in a local tensor again because its address has changed. It replaces the one that was handed in under
         its name, and bind() then binds only what has changed. Raises also MismatchError, for a wrong name, shape or
         type; nothing changes then. A torch tensor that differs only by its address takes half the time."""
@@ -457,7 +458,7 @@ class Locals(Handle):
         lib.xfer_locals_update.unchecked(self._as_parameter_, *known.before, memory.address, *known.after)
         self._given[side, name] = _Given(memory, *known[1:])
 
-    def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Any, dtype: Any) -> None:
+    def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Array, dtype: Dtype) -> None:
         """Hand in one local tensor by a function of C."""
         side_of = choice(side, _SIDES, "side")
         text = encoded(name, "name")

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ._binding.structs import whole
+from ._types import Stream
 
 __all__ = ["stream_pointer"]
 
@@ -27,7 +28,7 @@ def _current(device: int) -> int:
     return 0
 
 
-def stream_pointer(stream: Any, device: int) -> int:
+def stream_pointer(stream: Stream | None, device: int) -> int:
     """Return the address of a stream for a comm on `device` (negative: a host comm, which has none).
 
     stream: None (the current stream of torch, or of CuPy, or else the default stream), an address, or an object with
@@ -41,7 +42,7 @@ def stream_pointer(stream: Any, device: int) -> int:
     return pointer
 
 
-def _given(stream: Any) -> int:
+def _given(stream: Stream | None) -> int:
     """Return the address of a stream that the caller passed."""
     if isinstance(stream, bool):
         raise TypeError("a bool is no stream")
@@ -62,7 +63,7 @@ def _given(stream: Any) -> int:
     raise TypeError(f"a {type(stream).__name__} is no stream")
 
 
-def used_stream(device: int, stream: Any, owners: Sequence[Any]) -> int:
+def used_stream(device: int, stream: Stream | None, owners: Sequence[Any]) -> int:
     """Return the address of a stream on which a call of a comm uses memory. The caller may drop that memory while the
     copies are still in progress, so torch's allocator is told. It is not told of the current stream, as torch's own
     operators do not tell it either."""
@@ -84,7 +85,7 @@ def torch_stream(stream: int, device: int) -> Any:
     return cuda.ExternalStream(stream, device=device) if stream else cuda.default_stream(device)
 
 
-def on_stream(stream: Any, device: int | None) -> AbstractContextManager[Any]:
+def on_stream(stream: Stream | None, device: int | None) -> AbstractContextManager[Any]:
     """Make a stream of the caller's torch's current one in the block. device: the comm's."""
     if stream is None or device is None:
         return nullcontext()

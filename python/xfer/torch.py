@@ -28,6 +28,7 @@ from ._torch.layouts import grids_of, layouts_in, layouts_of, meshes_of, table_o
 from ._torch.names import Names
 from ._torch.steps import Steps
 from ._torch.tables import MergedTables, some, tables_of
+from ._types import Stream
 from .comm import Agreed, Comm
 from .conversion import Conversion
 from .errors import MismatchError
@@ -218,7 +219,7 @@ class Transfer(Steps):
         source, target = self._tensors.parts
         self.plan.bind_many((name, source.get(name), target.get(name)) for name in sorted({name for _, name in moved}))
 
-    def step(self, version: int, stream: Any = None) -> None:
+    def step(self, version: int, stream: Stream | None = None) -> None:
         """Move all tensors and wait until they have arrived on every rank. Collective. version, stream: as for
         Plan.run().
 
@@ -317,7 +318,7 @@ class ModelRefit(Steps):
             hand_in(("train", "gen")[side], name, self._tensors.parts[side][name])
         self.locals.bind(self.plan)
 
-    def step(self, version: int, stream: Any = None) -> None:
+    def step(self, version: int, stream: Stream | None = None) -> None:
         """Move all weights and wait until they have arrived on every rank. Collective. See Transfer.step()."""
         with on_stream(stream, self._comm.device):
             self._tensors.commit(self.plan, partial(self._bind, self.locals.update))

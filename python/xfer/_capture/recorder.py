@@ -60,17 +60,17 @@ class _Storage:
     is_rounded: bool = False  # values were copied into it that its dtype may not represent
 
 
-def _key(tensor: Any) -> int:
+def _key(tensor: torch.Tensor) -> int:
     """Return a number that is the same for tensors with the same storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
-def _is_index(tensor: Any) -> bool:
+def _is_index(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has values that can select elements."""
     return not tensor.is_meta and tensor.dtype == torch.int64
 
 
-def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
+def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
     """Carry out an operation. If it has both tensors with data, such as indices or masks, and tensors without data,
     carry it out without data."""
     if any(x.is_meta for x in tensors) and not all(x.is_meta for x in tensors) and not _kind_of(func).writes:
@@ -79,7 +79,7 @@ def _carried_out(func: Any, args: Any, kwargs: Any, tensors: list[Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _region(tensor: Any) -> list[tuple[int, int]]:
+def _region(tensor: torch.Tensor) -> list[tuple[int, int]]:
     """Return the (size, stride) of each dim."""
     return list(zip(tensor.shape, tensor.stride(), strict=True))
 
@@ -96,7 +96,7 @@ class _Number:
     """A number that item() returned. A loader may fill a parameter with it; any other use raises ValueError, since it
     has no value. torch calls the methods."""
 
-    def __init__(self, tensor: Any, source: str) -> None:
+    def __init__(self, tensor: torch.Tensor, source: str) -> None:
         self.tensor, self.source, self.is_used = tensor, source, False
 
     def is_int(self) -> bool:
@@ -130,13 +130,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     # ---- what is known at first
 
-    def add_source(self, name: str, tensor: Any) -> None:
+    def add_source(self, name: str, tensor: torch.Tensor) -> None:
         """Add a tensor of the checkpoint."""
         block = Block((tensor.numel(),), [Box((0,), (tensor.numel(),), name, 0, (1,), tensor.dtype)])
         self.sources[name] = tensor
         self.known[_key(tensor)] = _Storage(tensor.untyped_storage(), block, tensor.dtype)
 
-    def add(self, tensor: Any, name: str | None = None) -> _Storage:
+    def add(self, tensor: torch.Tensor, name: str | None = None) -> _Storage:
         """Add the storage of a tensor, and return what is known of it. The storage is known by the dims of the tensor
         if the tensor is dense. name: of a parameter."""
         n = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
@@ -195,7 +195,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 self._fresh(out, name, args, kwargs, tensors)
         return result
 
-    def _number(self, tensor: Any) -> torch.SymFloat:
+    def _number(self, tensor: torch.Tensor) -> torch.SymFloat:
         """Return item() of a tensor, with the elements that the tensor has now."""
         source = self._sources_of([tensor])[0]
         if not tensor.is_floating_point():
@@ -239,23 +239,23 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 Box((0,) * len(made.block.shape), made.block.shape, "", 0, (0,) * len(made.block.shape))
             )
 
-    def has_elements(self, tensors: Iterable[Any], but: Iterable[Any]) -> bool:
+    def has_elements(self, tensors: Iterable[torch.Tensor], but: Iterable[Any]) -> bool:
         """Return whether the storage of one of the tensors has elements of the checkpoint and is not the storage of a
         tensor in `but`."""
         own = {_key(tensor) for tensor in but} if (given := list(filter(self._has_elements, tensors))) else set()
         return any(_key(tensor) not in own for tensor in given)
 
-    def _has_elements(self, tensor: Any) -> bool:
+    def _has_elements(self, tensor: torch.Tensor) -> bool:
         """Return whether the storage of a tensor has elements of the checkpoint."""
         known = self.known.get(_key(tensor))
         return known is not None and known.block.is_known()
 
-    def _sources_of(self, tensors: Iterable[Any]) -> tuple[str, ...]:
+    def _sources_of(self, tensors: Iterable[torch.Tensor]) -> tuple[str, ...]:
         """Return the names of the sources whose elements are in the storages of the tensors."""
         known = [self.known[_key(tensor)] for tensor in tensors if _key(tensor) in self.known]
         return tuple(dict.fromkeys(name for each in known for name in each.block.sources()))
 
-    def _copies(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+    def _copies(self, tensor: torch.Tensor, to: int, to_strides: Iterable[int]) -> list[Strided]:
         """Return the elements of a tensor as copies to a place with these strides. Raises Unmapped if they are not
         copies."""
         known = self.known[_key(tensor)]
@@ -265,13 +265,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         copies = read(known.block, Strided("", tensor.storage_offset(), to, dims))
         return copies if tensor.dtype == known.dtype else _taken_for(tensor.dtype, known.dtype, copies)
 
-    def _exact(self, tensor: Any, to: int, to_strides: Iterable[int]) -> list[Strided]:
+    def _exact(self, tensor: torch.Tensor, to: int, to_strides: Iterable[int]) -> list[Strided]:
         """Return _copies() of a tensor that has the checkpoint's exact values. Raises Unmapped if they were rounded."""
         if self.known[_key(tensor)].is_rounded:
             raise Unmapped
         return self._copies(tensor, to, to_strides)
 
-    def _copy(self, target: Any, source: Any) -> None:
+    def _copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """Record target.copy_(source)."""
         if not target.numel():
             return
@@ -295,7 +295,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         self._write(into, target, copies)
 
     @staticmethod
-    def _write(into: _Storage, target: Any, copies: Sequence[Strided]) -> None:
+    def _write(into: _Storage, target: torch.Tensor, copies: Sequence[Strided]) -> None:
         """Record copies in the block of a storage."""
         try:
             _fill(into.block, target, copies)
@@ -303,7 +303,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             into.block.spoil("writes in strides", [copy.source for copy in copies if copy.source])
 
     @staticmethod
-    def _write_made(into: _Storage, target: Any, made: tuple[str, tuple[str, ...]]) -> None:
+    def _write_made(into: _Storage, target: torch.Tensor, made: tuple[str, tuple[str, ...]]) -> None:
         """Record that values were written that are not copies. made: as in Write."""
         into.block.spoil(*made)
         if target.dtype.itemsize == into.dtype.itemsize:
@@ -312,7 +312,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             everything = (Dim(math.prod(into.block.shape), 1, 0),)
             into.writes.append(Write(Strided("", 0, 0, everything), into.block.made))
 
-    def _spoil(self, target: Any, how: str, others: Iterable[Any]) -> None:
+    def _spoil(self, target: torch.Tensor, how: str, others: Iterable[Any]) -> None:
         """Record that an operation wrote values that are not copies. Values that depend on nothing are constants."""
         if not target.numel():
             return
@@ -326,7 +326,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     # ---- tensors with storage of their own
 
-    def _fresh(self, out: Any, name: str, args: Any, kwargs: Any, tensors: list[Any]) -> None:
+    def _fresh(self, out: torch.Tensor, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> None:
         """Record what is in a tensor that an operation returned in a storage of its own."""
         self.known.pop(_key(out), None)
         made = self.add(out)
@@ -341,7 +341,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
             made.block.spoil(name, self._sources_of(tensors))
 
     @staticmethod
-    def _parts(out: Any, name: str, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
+    def _parts(out: torch.Tensor, name: str, args: Any, kwargs: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the parts of a result, each with the tensor that is copied there. Raises Unmapped for an operation that
         does not copy."""
         if name in _CLONES:
@@ -369,7 +369,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
         else:
             raise Unmapped
 
-    def _write_part(self, made: _Storage, part: Any, x: Any) -> None:
+    def _write_part(self, made: _Storage, part: torch.Tensor, x: torch.Tensor) -> None:
         """Record that a tensor was copied to a part of a new storage. Raises Unmapped if that is not an exact copy."""
         known = self.known.get(_key(x))
         if known is None or not self._has_elements(x):
@@ -380,7 +380,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
 
     # ---- what was written
 
-    def written(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any, list[Write], int]]:
+    def written(self, named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, Any, list[Write], int]]:
         """Yield, for each parameter, its name, the parameter, its writes, and the number of its elements that nothing
         wrote. A parameter that is tied to an earlier one is left out. Raises ValueError for a number from item() that
         did not fill a parameter."""
@@ -403,7 +403,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 writes = [part for each in last_of(_key(tensor)) for part in _inside(each, lo, hi)]
             yield name, tensor, writes, tensor.numel() - covered
 
-    def _covered(self, tensor: Any, writes: list[Write]) -> int:
+    def _covered(self, tensor: torch.Tensor, writes: list[Write]) -> int:
         """Return how many elements of a parameter were written."""
         known = self.known.get(_key(tensor))
         block = known.block if known is not None and known.name is not None else None
@@ -417,7 +417,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
                 seen.as_strided([d.n for d in dims], [d.to for d in dims], each.copy.to).fill_(is_known)
         return int(seen.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).sum())
 
-    def _replaced(self, tensor: Any) -> list[Write]:
+    def _replaced(self, tensor: torch.Tensor) -> list[Write]:
         """Return the writes of a parameter that was given other memory."""
         if not self._has_elements(tensor):
             return []
@@ -488,17 +488,17 @@ def _last_in_strides(known: _Storage) -> list[Write]:
     return left[::-1]
 
 
-def _reach(tensor: Any) -> int:
+def _reach(tensor: torch.Tensor) -> int:
     """Return the number of elements from the first of a tensor to its last."""
     return 1 + sum((n - 1) * s for n, s in _region(tensor)) if tensor.numel() else 0
 
 
-def _whole(tensor: Any) -> Strided:
+def _whole(tensor: torch.Tensor) -> Strided:
     """Return a write of a constant to all elements of a tensor."""
     return Strided("", 0, tensor.storage_offset(), tuple(Dim(n, s, 0) for n, s in _region(tensor)))
 
 
-def _fill(block: Block, target: Any, copies: Sequence[Strided]) -> None:
+def _fill(block: Block, target: torch.Tensor, copies: Sequence[Strided]) -> None:
     """Write all elements of a target; those that no copy covers are unknown. Raises Unmapped."""
     if sum(copy.size for copy in copies) < target.numel():
         clear(block, _whole(target))
@@ -552,7 +552,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     return [x for x in _flat(given) if isinstance(x, torch.Tensor)]
 
 
-def _returned(func: Any, written: list[Any]) -> Any:
+def _returned(func: Any, written: list[torch.Tensor]) -> Any:
     """Return what an operation that was not carried out would have returned: the tensors that it would have written."""
     n = len(func._schema.returns)
     return None if n == 0 else written[0] if n == 1 else tuple(written)

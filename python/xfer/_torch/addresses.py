@@ -26,7 +26,7 @@ class Places:
         self._tensors: list[Any] = []
         self._where: list[Any] = []
 
-    def are_of(self, names: Sequence[str], tensors: Sequence[Any]) -> bool:
+    def are_of(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> bool:
         """Return whether these are the same objects as at the last call of moved(), in the same places."""
         return (
             list(names) == self._names
@@ -35,7 +35,7 @@ class Places:
             and _where(tensors) == self._where
         )
 
-    def moved(self, names: Sequence[str], tensors: Sequence[Any]) -> list[int]:
+    def moved(self, names: Sequence[str], tensors: Sequence[torch.Tensor]) -> list[int]:
         """Return the indices of the tensors that were not there at the last call, or had another place or another
         type."""
         names, tensors = list(names), list(tensors)
@@ -59,7 +59,7 @@ class Places:
         return moved
 
 
-def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -> None:
+def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[torch.Tensor]) -> None:
     """Raise TypeError for a tensor that has no memory of its own, with its name."""
     for name, tensor in zip(names, tensors, strict=True):
         try:
@@ -68,7 +68,7 @@ def _name_the_one_without_memory(names: Sequence[str], tensors: Sequence[Any]) -
             raise TypeError(f"{name!r}: {wrong}") from None
 
 
-def _where(tensors: Sequence[Any]) -> list[Any]:
+def _where(tensors: Sequence[torch.Tensor]) -> list[Any]:
     """Return, for each tensor, what shows that the same object lies as before: its address, dtype and shape, and the
     strides if any tensor is not contiguous."""
     what: list[Iterable[Any]] = [map(_Tensor.data_ptr, tensors), map(_dtype, tensors), map(_shape, tensors)]
@@ -77,6 +77,6 @@ def _where(tensors: Sequence[Any]) -> list[Any]:
     return list(zip(*what, strict=True))
 
 
-def _form(tensor: Any) -> Any:
+def _form(tensor: torch.Tensor) -> Any:
     """Return what another object at the same address may differ in."""
     return tensor.stride(), tensor.is_neg()

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from .._binding.structs import needed
 from .._remembered import remember
+from .._types import Stream
 from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..errors import MismatchError
@@ -45,7 +46,7 @@ def redistribute(
     placements: Sequence[Any] | None,
     comm: Comm,
     *,
-    stream: Any = None,
+    stream: Stream | None = None,
     ranks: Ranks = None,
     meaning: str | None = None,
 ) -> Any:
@@ -139,7 +140,7 @@ class _Request:
         }
         return json.dumps(record)
 
-    def sides(self, told: tuple[str, ...], stream: Any) -> Sides:
+    def sides(self, told: tuple[str, ...], stream: Stream | None) -> Sides:
         """Return both sides, which follow from what all ranks said. This allocates the target."""
         if self._found is None:
             self.said()
@@ -224,7 +225,7 @@ class _EarlierRedistribution:
         memory = None if self._source is None else self._source.locate(local_part(tensor))
         return None if self._source is None or memory is None else (self._source.view, memory)
 
-    def repeat(self, comm: Comm, source: Located | None, stream: Any) -> Any:
+    def repeat(self, comm: Comm, source: Located | None, stream: Stream | None) -> Any:
         """Redistribute what lies at `source` into a new tensor. Collective."""
         made: Any = None
 

@@ -47,7 +47,7 @@ def _clean(name: str) -> str:
     return name
 
 
-def _handles(module: Any) -> Iterator[tuple[str, Any]]:
+def _handles(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield (prefix, FlatParameter) of each module that FSDP1 wraps."""
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"a {type(module).__name__} is no module")
@@ -83,7 +83,7 @@ def _path(module: str, name: str) -> str:
     return _clean(f"{module}.{name}" if module else name)
 
 
-def _of_zero(name: str, parameter: Any) -> FlatPart:
+def _of_zero(name: str, parameter: torch.nn.Parameter) -> FlatPart:
     """Return the part of a parameter that ZeRO-3 has partitioned."""
     memory, n = parameter.ds_tensor.detach(), parameter.ds_tensor.ds_numel
     if memory.numel() != n:
@@ -94,12 +94,12 @@ def _of_zero(name: str, parameter: Any) -> FlatPart:
     return FlatPart(tuple(parameter.ds_shape), rank * n, (rank + 1) * n, memory)
 
 
-def is_flat(module: Any) -> bool:
+def is_flat(module: torch.nn.Module) -> bool:
     """Return whether a module has flat parameters of FSDP1 or partitions of ZeRO-3."""
     return next(_handles(module), None) is not None or any(hasattr(p, "ds_tensor") for p in module.parameters())
 
 
-def flat_parts(module: Any) -> dict[str, Any]:
+def flat_parts(module: torch.nn.Module) -> dict[str, Any]:
     """Return the tensors of a module's state dict as this rank holds them: a FlatPart for each parameter that is cut,
     and the tensor itself if it is whole on all ranks. Gathers nothing; the module must not be in a forward or backward
     pass."""

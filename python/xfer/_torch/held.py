@@ -78,7 +78,7 @@ def _has_tensors(x: Any) -> bool:
     )
 
 
-def local_part(tensor: Any) -> Any:
+def local_part(tensor: torch.Tensor | FlatPart) -> Any:
     """Return the memory of this rank's part, or None outside the mesh."""
     if isinstance(tensor, FlatPart):
         return tensor.memory
@@ -91,10 +91,11 @@ def local_part(tensor: Any) -> Any:
     return tensor.detach() if tensor.requires_grad else tensor  # the same object if possible, see Places
 
 
-def readable(part: Any) -> Any:
+def readable(part: torch.Tensor | None) -> torch.Tensor | None:
     """Return a part that can be read. The result of expand(), whose elements share memory, is copied."""
-    is_plain = part is None or part.layout is not torch.strided or 0 not in part.stride()
-    return part if is_plain else part.contiguous()
+    if part is None or part.layout is not torch.strided or 0 not in part.stride():
+        return part
+    return part.contiguous()
 
 
 def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -111,7 +112,7 @@ def _refuse_copies(parts: Mapping[str, Any], again: Mapping[str, Any], names: Se
 _spec, _local = attrgetter("_spec"), attrgetter("_local_tensor")
 
 
-def _is_own(tensor: Any, part: Any) -> bool:
+def _is_own(tensor: torch.Tensor, part: torch.Tensor | None) -> bool:
     """Return whether a part is the tensor's own memory, and not a copy or another view of it. A DTensor without a part
     on this rank never has one."""
     return part is None or part is tensor._local_tensor if isinstance(tensor, DTensor) else part is tensor

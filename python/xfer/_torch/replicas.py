@@ -3,8 +3,7 @@ they differed, ranks that should hold the same would not."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from .._types import Stream
 from ..errors import MismatchError
 from ..plan import Plan
 
@@ -16,7 +15,7 @@ def has_replicas(plan: Plan) -> bool:
     return plan.report()["replicated_tensors"] > 0
 
 
-def compare_replicas(plan: Plan, stream: Any = None) -> None:
+def compare_replicas(plan: Plan, stream: Stream | None = None) -> None:
     """Call plan.check_replicas() if there are replicas; its error then says how to go on. Collective if there are
     replicas."""
     if has_replicas(plan):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from .._types import Stream
 from ..errors import XferError
 from ..plan import Plan
 from .replicas import compare_replicas
@@ -21,14 +22,14 @@ class Steps:
     plan: Plan
     _are_to_compare = False  # whether to compare replicas of the source before the first step; the same on every rank
 
-    def step(self, version: int, stream: Any = None) -> None:
+    def step(self, version: int, stream: Stream | None = None) -> None:
         """Move all tensors and wait until they have arrived on every rank. Collective."""
         if self._are_to_compare:
             compare_replicas(self.plan, stream)
             self._are_to_compare = False
         self._move(version, stream)
 
-    def _move(self, version: int, stream: Any) -> None:
+    def _move(self, version: int, stream: Stream | None) -> None:
         """Run the plan and wait."""
         try:
             self.plan.run(version, stream)

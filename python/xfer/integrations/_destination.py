@@ -24,10 +24,10 @@ __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "kept", "paramete
 _log = logging.getLogger(__name__)
 _CAST = {torch.float32, torch.bfloat16, torch.float16}  # converted into each other
 _INTEGERS = {torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64}
-Checkpoint = Mapping[str, tuple[Any, tuple[int, ...]]]
+Checkpoint = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
-def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
+def _load(model: torch.nn.Module, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
     """Run the model's loader. Its errors often say nothing of the tensor, so name the one that the loader received
     last."""
     last: list[tuple[str, Any]] = []
@@ -48,23 +48,23 @@ def _load(model: Any, weights: Iterator[tuple[str, Any]]) -> None:
         raise ValueError(f"{what} ({hint}): {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
-def parameters_of(model: Any) -> Any:
+def parameters_of(model: torch.nn.Module) -> Any:
     """Return the (name, parameter) pairs of a model; a parameter that is tied occurs under each of its names."""
     return model.named_parameters(remove_duplicate=False)
 
 
-def form_of(tensor: Any) -> Any:
+def form_of(tensor: torch.Tensor | None) -> Any:
     """Return the shape, strides and dtype of a tensor, or None for None."""
     return None if tensor is None else (tensor.shape, tensor.stride(), tensor.dtype)
 
 
-def _has_the_bits(dtype: Any, other: Any) -> bool:
+def _has_the_bits(dtype: torch.dtype, other: torch.dtype) -> bool:
     """Return whether a loader's copy_() between these two dtypes keeps the bits."""
     return dtype == other or ({dtype, other} <= _INTEGERS and dtype.itemsize == other.itemsize)
 
 
 @contextmanager
-def kept(model: Any) -> Iterator[None]:
+def kept(model: torch.nn.Module) -> Iterator[None]:
     """Restore the attributes of all modules of a model at the end of the block."""
     kept = [(module, dict(module.__dict__)) for module in model.modules()]
     inner = [(each, dict(each)) for _, names in kept for each in names.values() if isinstance(each, dict)]
@@ -76,7 +76,7 @@ def kept(model: Any) -> Iterator[None]:
             target.update(was)
 
 
-def bytes_of(tensor: Any) -> Any:
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements of a tensor as bytes in row-major order."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
@@ -117,7 +117,7 @@ class Destination:
     be meant for.
     """
 
-    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: torch.nn.Module, checkpoint: Checkpoint) -> None:
         self.model, self.checkpoint = model, checkpoint
         self._modules = dict(model.named_modules())
         self._whole_buffers: dict[str, Any] = {}

@@ -39,7 +39,7 @@ class TrainerSettings(Place, Protocol):
     check_replicas: bool
 
 
-MakeDestination = Callable[[Any, "Checkpoint", "Destination | None"], "Destination"]
+MakeDestination = Callable[[torch.nn.Module, "Checkpoint", "Destination | None"], "Destination"]
 
 # ---- workers
 
@@ -63,7 +63,7 @@ class WorkerSide:
         self._opened = ExitStack()
         self._updates: dict[int, tuple[Destination, Update]] = {}  # by id() of the model
 
-    def meet(self, info: Place, session: str, n_before: int, device: Any) -> None:
+    def meet(self, info: Place, session: str, n_before: int, device: torch.device | str) -> None:
         """Meet the trainers. Collective. This leaves trainers that were met before; raises RuntimeError if these meet
         at another address and are still at work.
 
@@ -113,7 +113,7 @@ class WorkerSide:
         """Return why the last update failed, as the end of an error text."""
         return f"; the last update failed: {self.failed}" if self.failed else ""
 
-    def plan(self, model: Any, is_draft: bool) -> tuple[Destination, Update]:
+    def plan(self, model: torch.nn.Module, is_draft: bool) -> tuple[Destination, Update]:
         """Plan the updates of a model together with the trainers. Collective."""
         assert self._comm is not None
         known = self._updates.get(id(model))
@@ -139,7 +139,7 @@ class WorkerSide:
         self._updates[id(model)] = made, update
         return made, update
 
-    def receive(self, model: Any, version: int, is_draft: bool) -> None:
+    def receive(self, model: torch.nn.Module, version: int, is_draft: bool) -> None:
         """Take part in one update of the trainers. Collective. After a failure the model has its old weights, or some
         new ones if data was moving, and the trainers must meet the workers again."""
         destination: Any = None

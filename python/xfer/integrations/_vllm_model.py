@@ -45,13 +45,13 @@ class Way:
     swapped: frozenset[str] = frozenset()
 
 
-def _tensors(layer: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tensors(layer: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the parameters and the buffers of a layer, by name."""
     parameters, buffers = layerwise.get_layer_params_buffers(layer)
     return dict(parameters), dict(buffers)
 
 
-def _copied(tensor: Any) -> Any:
+def _copied(tensor: torch.Tensor) -> Any:
     """Return a copy of a tensor with the same class and attributes."""
     made = tensor.detach().clone()
     made.__class__, made.__dict__ = tensor.__class__, tensor.__dict__.copy()
@@ -61,7 +61,7 @@ def _copied(tensor: Any) -> Any:
 class _Layer:
     """One layer, whose live tensors are taken away for a while and put back."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: torch.nn.Module) -> None:
         self.layer, self.info = layer, layerwise.get_layerwise_info(layer)
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ def _as_loaded(layers: list[_Layer]) -> Iterator[None]:
             layer.give_back()
 
 
-def _noise(tensors: Iterable[Any]) -> None:
+def _noise(tensors: Iterable[torch.Tensor]) -> None:
     """Fill tensors with noise, from generators of its own, so that the server's random numbers stay the same."""
     generators: dict[torch.device, torch.Generator] = {}
     for x in tensors:
@@ -226,7 +226,7 @@ def _compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Way:
     return Way("swapped", f"processing swaps halves of {', '.join(sorted(swapped))}", frozenset(swapped))
 
 
-def _probe(layer: Any, loaded: set[str]) -> Way:
+def _probe(layer: torch.nn.Module, loaded: set[str]) -> Way:
     """Return the way of a layer, found by letting its kernel process noise. The layer is afterwards as it was."""
     method = getattr(layer, "quant_method", None)
     if not isinstance(method, QuantizeMethodBase):
@@ -244,7 +244,7 @@ def _probe(layer: Any, loaded: set[str]) -> Way:
             one.give_back()
 
 
-def _way(layer: Any, method: Any, loaded: set[str], kept: Any) -> Way:
+def _way(layer: torch.nn.Module, method: Any, loaded: set[str], kept: Any) -> Way:
     """Do the work of _probe() on a layer that has its tensors from before loading, with memory."""
     parameters = {name: x for name, x in _tensors(layer)[0].items() if name in loaded}
     _noise(x.data for x in parameters.values())
@@ -299,7 +299,9 @@ class VllmDestination(Destination):
     kernels do. ways: the way of each layer.
     """
 
-    def __init__(self, model: Any, checkpoint: Checkpoint, dtype: Any, staged: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, model: torch.nn.Module, checkpoint: Checkpoint, dtype: torch.dtype, staged: tuple[str, ...] = ()
+    ) -> None:
         self._dtype, self._patterns = dtype, staged
         self._staging: list[_Layer] = []
         self.ways: dict[str, Way] = {}

@@ -14,6 +14,7 @@ from typing import Any
 from megatron.core.resharding.copy_services.base import CopyService
 
 from .._torch.steps import Steps
+from .._types import Stream
 from ..comm import Comm
 from ..exchange import Exchange, Operations, _Sides, exchange
 from ._comms import dropped_if_broken, left_comm, used_comm
@@ -28,7 +29,7 @@ class _Swap(Steps):
         self.comm = comm
         self.plan: Exchange = Exchange(comm, sends, recvs, fresh_sources=True)
 
-    def _move(self, version: int, stream: Any) -> None:
+    def _move(self, version: int, stream: Stream | None) -> None:
         with dropped_if_broken(self.comm, runs=True):
             super()._move(version, stream)
         self.plan._bindings.set_all({})  # each swap hands over its tensors again

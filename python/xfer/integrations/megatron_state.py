@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._binding.structs import truth
 from .._torch.steps import Steps
+from .._types import Stream
 from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
@@ -256,12 +257,12 @@ class StateTransfer(Steps):
         super().close()
         left_comm(self._group, self._token)
 
-    def step(self, version: int, stream: Any = None) -> None:
+    def step(self, version: int, stream: Stream | None = None) -> None:
         """Move all tensors and wait until they have arrived on every rank. Collective."""
         with dropped_if_broken(self._comm):
             self._commit()
             super().step(version, stream)
 
-    def _move(self, version: int, stream: Any) -> None:
+    def _move(self, version: int, stream: Stream | None) -> None:
         with dropped_if_broken(self._comm, runs=True):
             super()._move(version, stream)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from .._binding.structs import listed, whole
+from .._types import Stream
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
@@ -163,7 +164,7 @@ def reshard(
     src: Any,
     dst: Any,
     comm: Any,
-    stream: Any = None,
+    stream: Stream | None = None,
     *,
     src_mesh: Any,
     src_placements: Sequence[Any],
@@ -203,7 +204,7 @@ def xferdtensor(
     dst_mesh: Any,
     dst_placement: Sequence[Any],
     process_group: Any,
-    stream: Any = None,
+    stream: Stream | None = None,
 ) -> None:
     """Move one tensor from the source mesh to the destination mesh, with the parameters of NeMo-RL's function. A tensor
     is None, or has a global `shape` and a `_local_tensor`. See reshard()."""

@@ -358,7 +358,7 @@ def _each(sessions: Sequence[_Session], does: Callable[[_Session], None]) -> Non
 class SglangDestination(Destination):
     """The destination of a worker's model during a session."""
 
-    def __init__(self, model: Any, checkpoint: Checkpoint) -> None:
+    def __init__(self, model: torch.nn.Module, checkpoint: Checkpoint) -> None:
         self._posting: dict[Any, None] = {}  # modules that the loader lets derive something
         super().__init__(model, checkpoint)
         self._check_left_out()
@@ -393,7 +393,7 @@ class SglangDestination(Destination):
                 post_load_weights(module)
 
 
-def _is_changed(module: Any, parameter: str) -> bool:
+def _is_changed(module: torch.nn.Module, parameter: str) -> bool:
     """Return whether SGLang's processing would change a parameter."""
     process = getattr(getattr(module, "quant_method", None), "process_weights_after_loading", None)
     if process is None:
@@ -409,7 +409,7 @@ def _is_changed(module: Any, parameter: str) -> bool:
     return form_of(was) != form_of(now) or not torch.equal(bytes_of(was), bytes_of(now))
 
 
-def _copied(tensor: Any) -> Any:
+def _copied(tensor: torch.Tensor) -> Any:
     """Return a copy of a tensor with the same class and attributes."""
     made = copy.copy(tensor)
     made.data = tensor.detach().clone()
@@ -425,7 +425,7 @@ def _experts() -> Any:
 
 
 @contextmanager
-def _underived(model: Any, deriving: dict[Any, None]) -> Iterator[None]:
+def _underived(model: torch.nn.Module, deriving: dict[Any, None]) -> Iterator[None]:
     """Until the end of the block, let modules derive nothing from weights, and collect in `deriving` those that would.
     Threads of a loader do their work at once, where it can be recorded."""
     for module in model.modules():
@@ -445,7 +445,7 @@ def _at_once(_pool: Any, function: Callable[..., Any], /, *arguments: Any, **nam
     return done
 
 
-def _destination_of(model: Any, table: Checkpoint, known: Any) -> Any:
+def _destination_of(model: torch.nn.Module, table: Checkpoint, known: Any) -> SglangDestination:
     """Return the destination of a model for a checkpoint. known: the one from before."""
     return SglangDestination(model, table) if known is None or known.is_rearranged() else known
 
@@ -471,7 +471,7 @@ def report() -> dict[str, Any]:
     return _side.report
 
 
-def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
+def load(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tensor]]) -> None:
     """Receive an update. This is the custom weight loader, which SGLang calls in each worker. It does not raise, since
     that would end the server: errors are logged here and raised on the trainers."""
     try:
@@ -480,7 +480,7 @@ def load(model: Any, named_tensors: list[tuple[str, Any]]) -> None:
         _log.exception("xfer: the weights are old, or half new")
 
 
-def _receive(model: Any, told: dict[str, Any]) -> None:
+def _receive(model: torch.nn.Module, told: dict[str, Any]) -> None:
     """Do what the trainers' message says: meet them, or receive an update."""
     from sglang.srt.runtime_context import get_parallel
 

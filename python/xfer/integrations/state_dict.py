@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._torch.dtensor import Ranks
+from .._types import Stream
 from ..comm import Comm
 from ..torch import Transfer
 from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use, known_comm
@@ -25,7 +26,7 @@ class _Kept(Transfer):
         super().__init__(comm, **side)
         self.comm, self.version = comm, 0
 
-    def _move(self, version: int, stream: Any) -> None:
+    def _move(self, version: int, stream: Stream | None) -> None:
         with dropped_if_broken(self.comm, runs=True):
             super()._move(version, stream)
 
