@@ -204,7 +204,8 @@ class Side(Handle):
         return int(lib.xfer_side_size(self))
 
     def coordinate(self, axis: str, rank: int) -> int:
-        """Return a rank's coordinate on an axis such as "tp", "pp" or "ep". The error for another axis lists the axes."""
+        """Return a rank's coordinate on an axis such as "tp", "pp" or "ep". The error for another name lists the
+        axes."""
         coordinate = c_int()
         lib.xfer_side_coordinate(self, encoded(axis, "axis"), rank, byref(coordinate))
         return coordinate.value

@@ -102,14 +102,15 @@ class Handle:
 
 
 class DataHandle(Handle):
-    """Owns an object that is data alone, of no comm and no memory. A copy or a pickle makes another one of it."""
+    """The owner of an object that is only data, without a comm or memory. A copy or a pickle makes another object from
+    the same data."""
 
     def _made_by(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """What makes one like this: a function and its arguments."""
+        """Return a function and the arguments with which it makes an equal object."""
         raise NotImplementedError
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        self._as_parameter_  # raises
+        self._check_open()
         return self._made_by()
 
     def __copy__(self) -> Any:
