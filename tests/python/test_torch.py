@@ -171,7 +171,7 @@ def test_a_dtensors_new_memory_is_of_the_stream_that_writes_to_it(monkeypatch, o
         patch.setattr(comm, "_device", 3)
         patch.setattr(torch, "empty", made)
         patch.setattr(xfer._torch.dtensor_redistribute, "redistribute_sides", lambda _, sides, __: sides())
-        patch.setattr(xfer._torch.dtensor_redistribute, "redistribute_places", lambda _, __, places, ___: places())
+        patch.setattr(xfer._torch.dtensor_redistribute, "redistribute_located", lambda _, __, locate, ___: locate())
         for _ in range(2):  # what is made again is known by then
             xfer.torch.redistribute(tensor, mesh, placements, comm, stream=stream)
     assert seen == [current] * 2
