@@ -253,9 +253,9 @@ class Trainer:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the last plan leaves over: "unused" lists the tensors that no worker's loader uses, "missing" has for
-        each worker its parameters that do not come, or not all of them. "workers" has for each worker how its weights
-        come: "bytes" of each kind."""
+        """What the last plan leaves over, and how workers receive their weights. "unused" lists the tensors that no
+        worker's loader uses. "missing" has, for each worker, its parameters that receive nothing or not everything.
+        "workers" has, for each worker, the "bytes" of each kind."""
         return self._side.report
 
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:

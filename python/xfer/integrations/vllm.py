@@ -188,9 +188,10 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What the last plan leaves over: "unused" lists the tensors that no worker's loader uses, "missing" has for
-        each worker its parameters that do not come, or not all of them. "workers" has for each worker how its weights
-        come: "bytes" of each kind, and "layers", which has under each way, with its reason, the names of layers."""
+        """What the last plan leaves over, and how workers receive their weights. "unused" lists the tensors that no
+        worker's loader uses. "missing" has, for each worker, its parameters that receive nothing or not everything.
+        "workers" has, for each worker, the "bytes" of each kind, and "layers", which lists the names of layers under
+        each way with its reason."""
         return self._side.report
 
     def _meet(self) -> None:
@@ -238,9 +239,11 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         return befores
 
     def send_weights(self, draft: bool = False, weight_version: str | None = None) -> None:
-        """Send all weights; when this returns the workers have them. Collective over the trainers. draft: update the
-        draft model, whose loader takes what it knows of the same source. weight_version: of rank 0, what the servers
-        call these weights from then on."""
+        """Send all weights; when this returns the workers have them. Collective over the trainers.
+
+        draft: update the draft model, whose loader takes what it knows of the same source. weight_version: on rank 0,
+        the name that the servers give to these weights from then on.
+        """
         if self._is_shut_down:
             raise RuntimeError("xfer: this engine was shut down: make another by trainer_init()")
         if not self._side.has_met:
@@ -249,7 +252,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         calls = [(client, partial(client.update_weights, {"version": self._version})) for client in self._clients]
         try:
             if weight_version is not None and not isinstance(weight_version, str):
-                raise TypeError(f"weight_version is {weight_version!r}, not a str")  # which the server alone would see
+                raise TypeError(f"weight_version is {weight_version!r}, not a str")  # here, so that all ranks raise
             self._start(draft)
             beside(calls, lambda _: self._side.move(self._version, draft), self._info.timeout_s)
         except BaseException as error:

@@ -13,48 +13,57 @@ from ._http import Routes
 
 __all__ = ["HttpClient"]
 
-_LEAVING_S = 30.0  # who leaves, as at the end of a process, is held up no longer by a server that is stuck
+_LEAVING_S = 30.0  # a process that ends waits no longer for a server that hangs
 
 
 class HttpClient(Routes):
-    """url: the server's. timeout_s: deadline of each call; the call of an update lasts as long as the update.
-    shutdown_weight_transfer_engine() waits at most 30 s."""
+    """The routes of one vLLM server.
+
+    url: of the server. timeout_s: deadline of each call; the call of an update lasts as long as the update.
+    shutdown_weight_transfer_engine() waits at most 30 s.
+    """
 
     has_routes = "vLLM 0.33, started with VLLM_SERVER_DEV_MODE=1"
 
     def n_workers(self) -> int:
-        """The number of the server's workers: tp times pp times dp."""
+        """Return the number of the server's workers: tp times pp times dp."""
         return int(self._get("get_world_size")["world_size"])
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Let the workers meet the trainers."""
         self._post("init_weight_transfer_engine", {"init_info": init_info})
 
     def shutdown_weight_transfer_engine(self) -> None:
+        """Let the workers leave the trainers."""
         self._post("shutdown_weight_transfer_engine", most_s=_LEAVING_S)
 
     def start_weight_update(self) -> None:
+        """Begin an update of the main model."""
         self._post("start_weight_update")
 
     def start_draft_weight_update(self) -> None:
+        """Begin an update of the draft model."""
         self._post("start_draft_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
+        """Let the workers take part in the trainers' send_weights()."""
         self._post("update_weights", {"update_info": update_info})
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """A server that is not paused then drops its caches, which vLLM does only as it pauses: they are of the old
-        weights, and new requests would read them."""
+        """End an update. A server that is not paused then drops its caches: they are of the old weights, and new
+        requests would read them. vLLM itself drops them only when it pauses."""
         self._post("finish_weight_update", None if weight_version is None else {"weight_version": weight_version})
         if not self._get("is_paused")["is_paused"]:
             try:
                 self.pause()
-            finally:  # a server whose caches cannot be dropped is paused all the same
+            finally:  # the server is paused even if it could not drop its caches
                 self.resume()
 
     def pause(self, mode: str = "keep") -> None:
-        """In each mode the server drops its KV, prefix and encoder caches. mode: "keep" stops requests where they are,
-        "wait" lets them finish, "abort" ends them."""
+        """Pause generation, and let the server drop its KV, prefix and encoder caches. mode: "keep" stops requests
+        where they are, "wait" lets them finish, "abort" ends them."""
         self._post(f"pause?mode={mode}")
 
     def resume(self) -> None:
+        """Resume generation."""
         self._post("resume")
