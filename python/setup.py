@@ -1,11 +1,11 @@
-"""The parts of the wheel that pyproject.toml cannot say: libxfer, its plug-ins, the programs and the model tables, from
-the source tree around this folder, built by CMake; and a tag that is true of them.
+"""Build the parts of the wheel that pyproject.toml cannot describe: libxfer, its plug-ins, the programs and the model
+tables, which CMake builds from the source tree around this folder; and choose a tag that is true of them.
 
-XFER_WHEEL_CUDA: the CUDA toolkits to build libxfer_nccl for, with ":" between; else cuda-12* and -13* of /usr/local and
-of build/, where they have nvcc and NCCL. The plug-ins are left out where what they need is not found.
-XFER_WHEEL_GLIBC: the oldest glibc to run with, such as 2.28: all is compiled by the C compiler of `ziglang`, which pip
-brings and which knows the symbols of each glibc, and jansson is linked in. Else by the compiler and for the glibc that
-are here, and libjansson lies beside libxfer.
+XFER_WHEEL_CUDA: the CUDA toolkits to build libxfer_nccl for, separated by ":"; without it, cuda-12* and cuda-13* in
+/usr/local and in build/, if they have nvcc and NCCL. A plug-in is left out if what it needs is not found.
+XFER_WHEEL_GLIBC: the oldest glibc to run with, such as 2.28. Everything is then compiled by the C compiler of
+`ziglang`, which pip installs and which knows the symbols of each glibc, and jansson is linked statically. Without it,
+the compiler and the glibc of this machine are used, and libjansson lies beside libxfer.
 """
 
 import os
@@ -24,12 +24,12 @@ SOURCE = HERE.parent
 GLIBC = os.environ.get("XFER_WHEEL_GLIBC", "")
 BUILD = SOURCE / "build" / "wheel" / GLIBC
 SYSTEM = f"{os.uname().machine}-linux-gnu"
-LICENCES = {"jansson": "libjansson-dev", "xxhash": "libxxhash-dev"}  # and the packages of Debian that have them
+LICENCES = {"jansson": "libjansson-dev", "xxhash": "libxxhash-dev"}  # with the Debian packages that have them
 
 
 def for_glibc(version):
-    """What CMake is told for another glibc than the one here, whose headers in /usr/include must not be seen: those of
-    jansson and xxHash are put into a folder of their own."""
+    """Return CMake's options for another glibc than this machine's. The headers in /usr/include must not be seen then,
+    so those of jansson and xxHash are copied into a folder of their own."""
     folder = BUILD / "include"
     folder.mkdir(exist_ok=True)
     for headers in (pathlib.Path("/usr/include"), pathlib.Path("/usr/include") / SYSTEM):
@@ -44,8 +44,9 @@ def for_glibc(version):
 
 
 def jansson_archive():
-    """libjansson.a as part of a shared library. Debian's is made for programs, which shows in one place: json_loadf,
-    which nothing here calls, compares a stream with stdin as only a program may. There any address will do."""
+    """Make a libjansson.a that can become part of a shared library, and return its path. Debian's archive is made for
+    programs, which shows in one place: json_loadf(), which nothing here calls, compares a stream with stdin in a way
+    that only a program may. Any address will do there."""
     found = pathlib.Path("/usr/lib") / SYSTEM / "libjansson.a"
     archive = BUILD / found.name
     subprocess.run(["objcopy", "--redefine-sym", "stdin=json_loadf", found, archive], check=True)
@@ -53,8 +54,8 @@ def jansson_archive():
 
 
 def cmake(prefix, *options):
-    """Configure, build, and install into BUILD / prefix, which is returned. All builds share a folder, and with it the
-    objects whose command stays the same."""
+    """Configure, build, and install into BUILD / prefix. Return that folder. All builds share one folder, and so reuse
+    the objects whose commands are the same."""
     where = BUILD / "build"
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     common = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_INSTALL_LIBDIR=lib", "-DXFER_TESTS=OFF", "-DXFER_EXAMPLES=OFF"]
@@ -67,9 +68,9 @@ def cmake(prefix, *options):
 
 
 def cuda_options(toolkit):
-    """What CMake is told of one toolkit. A compiler that is not nvcc's host compiler does not know where the runtime
-    lies, nor the libraries of C++, which nvcc 13's code wants for static objects: of those their oldest versions, by
-    their files, since for -lstdc++ zig would build a library of its own."""
+    """Return CMake's options for one toolkit. A compiler that is not nvcc's host compiler does not know where the CUDA
+    runtime is, nor the C++ libraries that code of nvcc 13 needs for static objects. Their files are passed, in their
+    oldest versions, since zig would build a library of its own for -lstdc++."""
     options = [f"-DCMAKE_CUDA_COMPILER={toolkit}/bin/nvcc", f"-DCUDAToolkit_ROOT={toolkit}"]
     options.append(f"-DCMAKE_SHARED_LINKER_FLAGS=-L{toolkit}/lib64 -L{toolkit}/lib -Wl,--as-needed")
     if GLIBC:
@@ -80,16 +81,19 @@ def cuda_options(toolkit):
 
 
 def output_of(*command):
+    """Return the output of a command."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def toolkits():
+    """Return the folders of the CUDA toolkits to build for."""
     given = os.environ.get("XFER_WHEEL_CUDA")
     if given is not None:
         return [path for path in given.split(":") if path]
-    places = (SOURCE / "build", pathlib.Path("/usr/local"))  # .ci/cuda12 makes one in the first
+    places = (SOURCE / "build", pathlib.Path("/usr/local"))  # .ci/cuda12 makes a toolkit in the first place
     found = [str(nvcc.parents[1]) for place in places for nvcc in sorted(place.glob("cuda-1[23]*/bin/nvcc"))]
-    return list({re.search(r"cuda-(\d+)", path).group(1): path for path in found}.values())  # the last of each
+    last = {re.search(r"cuda-(\d+)", path).group(1): path for path in found}  # by version
+    return list(last.values())
 
 
 class Build(build_py):
@@ -109,7 +113,7 @@ class Build(build_py):
             self.put(package / "models", table)
         shutil.copytree(SOURCE / "rules", package / "rules", dirs_exist_ok=True)
         self.licences(package / "licenses")
-        mpi = "AUTO"  # from the first of these builds
+        mpi = "AUTO"  # only the first of these builds makes the MPI plug-in
         for toolkit in toolkits() or [None]:
             options, where = ["-DXFER_TOOLS=OFF", f"-DXFER_MPI={mpi}"], "mpi"
             if toolkit:
@@ -123,13 +127,14 @@ class Build(build_py):
             mpi = "OFF"
 
     def jansson(self, folder, library):
-        """The one library that libxfer needs beside the C library's: it looks for it in its own folder first."""
+        """Put libjansson beside libxfer, which looks for it in its own folder first. It is the only library that
+        libxfer needs besides the C library's."""
         found = re.search(r"libjansson\S* => (\S+)", output_of("ldd", library))
-        if found:  # not, where it was linked in
+        if found:  # not found if it was linked statically
             self.put(folder, pathlib.Path(found.group(1)))
 
     def licences(self, folder):
-        """Ours, and those of what is inside."""
+        """Put our licence into the wheel, and those of the libraries inside it."""
         self.put(folder, SOURCE / "LICENSE")
         for name, package in LICENCES.items():
             path = pathlib.Path("/usr/share/doc") / package / "copyright"
@@ -137,21 +142,23 @@ class Build(build_py):
                 shutil.copy2(path, folder / f"{name}.copyright")
 
     def plugin(self, into, prefix, name):
-        """One plug-in library, where what it needs is here."""
+        """Put one plug-in into the wheel, if it was built."""
         made = prefix / "lib" / f"libxfer_{name}.so.0"
-        if made.exists():  # it is loaded after libxfer, which may lie in the folder above
+        if made.exists():  # it may lie below the folder of libxfer, which is loaded before it
             self.put(into, made)
         else:
             print(f"xfer: libxfer_{name} left out of the wheel: {prefix.name}")
 
     @staticmethod
     def put(folder, path):
+        """Copy a file into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, folder / path.name)  # through the link, under the name that is looked for
+        shutil.copy2(path, folder / path.name)  # copies the target of a link, under the link's name
 
 
 def glibc_needed(folder):
-    """(major, minor) of the newest glibc whose symbols libraries and programs ask for, or of the one asked for."""
+    """Return (major, minor) of the newest glibc whose symbols the libraries and programs need, or of XFER_WHEEL_GLIBC
+    if that is newer."""
     newest = tuple(int(number) for number in (GLIBC or "2.17").split("."))
     for path in (p for pattern in ("**/*.so*", "bin/*") for p in folder.glob(pattern)):
         for major, minor in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", output_of("readelf", "--version-info", path)):
@@ -160,7 +167,7 @@ def glibc_needed(folder):
 
 
 class Wheel(bdist_wheel):
-    """Of any Python 3, and of this machine: the package is ctypes over libraries."""
+    """A wheel for any Python 3 on this kind of machine: the package calls libraries through ctypes."""
 
     def finalize_options(self):
         super().finalize_options()
@@ -168,14 +175,14 @@ class Wheel(bdist_wheel):
 
     def get_tag(self):
         built = pathlib.Path(self.distribution.get_command_obj("build").build_lib) / "xfer"
-        if not (built / "lib").exists():  # before the build
+        if not (built / "lib").exists():  # nothing was built yet
             return "py3", "none", super().get_tag()[2]
         major, minor = glibc_needed(built)
         return "py3", "none", f"manylinux_{major}_{minor}_{os.uname().machine}"
 
 
 class Binary(Distribution):
-    """Not of Python alone, though there is no extension module."""
+    """A distribution that is not pure Python, although it has no extension module."""
 
     def has_ext_modules(self):
         return True
