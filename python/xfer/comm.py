@@ -9,23 +9,17 @@ import time
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
-from types import GeneratorType
 from typing import Any
 
-from ._binding.functions import Alloc, Free
-from ._binding.handle import Handle
-from ._binding.interrupt import answering, interruptible
 from ._binding.lib import lib, plugin
-from ._binding.lock import CommLock
-from ._binding.structs import checked, decoded, sayable
+from ._binding.structs import checked, sayable
+from ._comm_calls import CommCalls, Staging
 from ._rendezvous import bootstrap
 from ._types import Array
-from .errors import ArgError, CommError, MismatchError, NoMemoryError, PeerError, TimeoutError, XferError, described
+from .errors import ArgError, TimeoutError, described
 from .memory import HOST, View
 
 __all__ = ["Comm", "nccl_id"]
-
-_WORD = 512  # the bytes of a word, which each rank sends before a collective call
 
 
 def nccl_id() -> bytes:
@@ -55,28 +49,7 @@ class Agreed:
             self._tell(None if error is None else described(error))
 
 
-class _Staging:
-    """The caller's functions for staging memory, in the form in which C calls them with `context`. Functions that are
-    None stand for the library's own allocation."""
-
-    def __init__(self, alloc: Callable[[int], int | None] | None, free: Callable[[int], None] | None) -> None:
-        self._raised: list[BaseException] = []
-        self._answers = answering(lambda n_bytes: alloc and c_void_p(alloc(n_bytes)).value, self._raised, None)
-        next(self._answers)
-        self.context = id(self._answers)
-        self.alloc = Alloc() if alloc is None else Alloc(GeneratorType.send)
-        self.free = Free() if free is None else Free(lambda _, address: free(address))
-
-    def take(self) -> tuple[str, BaseException | None]:
-        """Return the last error of alloc(), as a sentence ("" if there is none) and as an exception, and forget it."""
-        if not self._raised:
-            return "", None
-        error = self._raised.pop()
-        self._raised.clear()
-        return described(error), error
-
-
-class Comm(Handle):
+class Comm(CommCalls):
     """A group of ranks with a transport between them. Make one by Comm.local(), host(), mpi(), nccl() or cuda(). You
     may close its plans after it.
 
@@ -94,13 +67,8 @@ class Comm(Handle):
     def __init__(self) -> None:
         super().__init__()
         self._device = HOST
-        self._known_rank_and_size: tuple[int, int] | None = None
-        self._lock = CommLock()
-        self._callback: bootstrap.GatherCallback | None = None  # while the maker of C uses it
         self._earlier: dict[Any, Any] = {}  # earlier calls, without the memory of their arrays, see _remembered.py
         self._transfers: dict[str, Any] = {}  # transfers that integrations keep with the comm, closed with it, by name
-        # All that were set, since a block is freed by the functions that it came from.
-        self._staging: list[_Staging] = []
 
     # ---- makers
 
@@ -253,21 +221,6 @@ class Comm(Handle):
     # ---- what it is
 
     @property
-    def rank(self) -> int:
-        """This rank, from 0 to size - 1; also after close()."""
-        return self._rank_and_size()[0]
-
-    @property
-    def size(self) -> int:
-        """The number of ranks; also after close()."""
-        return self._rank_and_size()[1]
-
-    def _rank_and_size(self) -> tuple[int, int]:
-        if self._known_rank_and_size is None:
-            self._known_rank_and_size = int(lib.xfer_comm_rank(self)), int(lib.xfer_comm_size(self))
-        return self._known_rank_and_size
-
-    @property
     def device(self) -> int | None:
         """The CUDA ordinal of the comm's memory, or None for host memory."""
         return None if self._device == HOST else self._device
@@ -280,99 +233,6 @@ class Comm(Handle):
 
     # ---- collective calls
 
-    def _alone(self) -> CommLock:
-        """Return the lock that gives the block this comm alone. Raises ValueError if the comm is closed."""
-        self._check_open()
-        return self._lock
-
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Make a call that may wait for other ranks. The caller is in a block of _alone()."""
-        try:
-            with self._lock.in_c:
-                return interruptible(function, *arguments)
-        except (CommError, NoMemoryError) as error:
-            callback = self._callback if isinstance(error, CommError) else next(reversed(self._staging), None)
-            why, cause = callback.take() if callback is not None else ("", None)
-            if not why:
-                raise
-            try:
-                if cause is not None and not isinstance(cause, Exception):
-                    raise cause  # a signal handler raised it
-                kind = TimeoutError if isinstance(cause, TimeoutError) else type(error)
-                raise kind(f"{error.text}: {why}") from cause
-            finally:
-                del cause
-        finally:
-            self._lock.give_back()
-
-    def _now(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Make a call that waits for no other rank. Nothing of the comm is destroyed meanwhile."""
-        try:
-            with self._lock.in_c:
-                return function(*arguments)
-        finally:
-            self._lock.give_back()
-
-    def _gather(self, data: bytes) -> list[bytes]:
-        """Return the data of each rank. Collective; the length is the same on every rank."""
-        everything = create_string_buffer(self.size * len(data) + 1)
-        self._call(lib.xfer_comm_all_gather, self, everything, data, len(data))
-        raw = everything.raw  # each access copies everything
-        return [raw[i * len(data) : (i + 1) * len(data)] for i in range(self.size)]
-
-    def _collective(self, function: Callable[..., Any], make: Callable[[], tuple[Any, ...]], *instead: Any) -> None:
-        """Call function(*make()), a collective call of C. The caller is in a block of _alone().
-
-        If make() raises, this raises its error, and the call fails on the other ranks with a PeerError that has the
-        sentence of the error: this rank makes the call too, with the arguments `instead`. If that breaks the comm on
-        all ranks, this raises the error of the comm instead.
-        """
-        try:
-            arguments = make()
-        except Exception as wrong:
-            self._now(lib.xfer_comm_refuse, self, sayable(described(wrong)))
-            try:
-                self._call(function, *instead)
-            except (CommError, TimeoutError):
-                raise
-            except XferError:
-                pass
-            raise
-        self._call(function, *arguments)
-
-    # An exception that a frame of its own traceback refers to lives until the garbage collector runs, and so does all
-    # that these frames refer to, such as tensors. So an error is passed on as a sentence, and the function that caught
-    # it raises it.
-
-    def _agree(self, wrong: str | None, what: str = "") -> None:
-        """Raise an error that one rank found on all ranks: a PeerError with its rank and its sentence on the others. On
-        the rank that passes `wrong` the caller raises its own error. what: must be the same on every rank."""
-        words = self._words(wrong, f"={what}")
-        for rank, word in enumerate(words):
-            if word != words[0]:
-                raise MismatchError(f"rank 0 has {_what(words[0])}, rank {rank} {_what(word)}")
-
-    def _words(self, wrong: str | None, word: str) -> list[str]:
-        """Return each rank's word. If `wrong` is set on another rank, raise PeerError with it; if it is set here,
-        return an empty list."""
-        if wrong is not None:
-            word = f"!{wrong}"
-        words = [word]
-        if self.size > 1:
-            said = self._gather(sayable(word)[:_WORD].ljust(_WORD, b"\0"))
-            words = [decoded(each.rstrip(b"\0")) for each in said]
-        if wrong is not None:
-            return []
-        for rank, each in enumerate(words):
-            if each.startswith("!"):
-                raise PeerError(f"rank {rank} failed: {each[1:]}")
-        return words
-
-    def _tell(self, wrong: str | None) -> None:
-        """Call _agree() outside a block of _alone()."""
-        with self._alone():
-            self._agree(wrong)
-
     def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
         """Return the result of tell() on each rank, by rank, as JSON carries it. If tell() raises, all ranks raise, as
         for agree(). Collective; tell() itself must make no collective call. For small control data.
@@ -380,29 +240,6 @@ class Comm(Handle):
         what: names the call, the same on every rank; otherwise this raises MismatchError.
         """
         return [json.loads(each) for each in self._share(lambda: json.dumps(tell()), what)]
-
-    def _share(self, tell: Callable[[], str], what: str) -> list[str]:
-        """Do the work of share() with texts."""
-        with self._alone():
-            try:
-                said = tell()
-            except Exception as error:
-                self._words(described(error), "")
-                raise
-            word = f"#{what}\n{said}"
-            if len(sayable(word)) > _WORD:
-                word = f"+{what}\n{len(said)}"
-            words = self._words(None, word)
-            for rank, each in enumerate(words):
-                if each[:1] not in ("#", "+") or each[1:].partition("\n")[0] != what:
-                    raise MismatchError(
-                        f"rank {self.rank} shares what is for {what!r}, rank {rank} says {_what(each)!r}"
-                    )
-            told = [each.partition("\n")[2] for each in words]
-            longer = [int(n) for n, each in zip(told, words, strict=True) if each.startswith("+")]
-            if longer:
-                told = [decoded(each) for each in self._gather(said.encode().ljust(max(max(longer), _WORD)))]
-            return told
 
     def agree(self, error: BaseException | None = None, what: str = "") -> None:
         """Raise an error of one rank on all ranks: `error` on the rank that passes it, and a PeerError with its rank
@@ -464,7 +301,7 @@ class Comm(Handle):
         for function in (alloc, free):
             if function is not None and not callable(function):
                 raise TypeError(f"{function!r} is no function of staging memory")
-        staging = _Staging(alloc, free)
+        staging = Staging(alloc, free)
         with self._alone():
             self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, staging.context)
             self._staging.append(staging)
@@ -526,11 +363,6 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
             raise error
         finally:
             del error  # otherwise this frame and the error's traceback keep each other alive
-
-
-def _what(word: str) -> str:
-    """Return the name of the call that a rank's word is for. What the rank shares in the word comes after it."""
-    return word[1:].partition("\n")[0] or "nothing"
 
 
 def _is_mpi(gather: Any) -> bool:

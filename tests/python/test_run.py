@@ -166,7 +166,7 @@ def test_what_all_ranks_say_is_copied_once(monkeypatch):
         kind.raw = property(lambda self: copies.append(n) or bytes(memoryview(self)))
         return kind()
 
-    monkeypatch.setattr(xfer.comm, "create_string_buffer", buffer)
+    monkeypatch.setattr(xfer._comm_calls, "create_string_buffer", buffer)
     want = [bytes([rank] * 7) for rank in range(5)]
     assert on_ranks(5, lambda comm: comm._gather(want[comm.rank])) == [want] * 5
     assert copies == [5 * 7 + 1] * 5
