@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Handle:
     """The owner of one object of the library. close(), the end of a `with` block or the garbage collector closes it;
     any other use then raises ValueError. If other open objects still need it, the C object lives until the last of them
-    is closed. A Handle cannot be copied or pickled, since two owners would release the object twice."""
+    is closed. It cannot be copied or pickled, since two owners would release the object twice; see DataHandle."""
 
     _kind = ""  # "mesh" for an xfer_mesh
     _makers = ""  # the methods that make one, if the constructor alone does not

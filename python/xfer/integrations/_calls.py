@@ -10,7 +10,8 @@ from ._threads import DaemonThread
 
 __all__ = ["beside"]
 
-Calls = Sequence[tuple[Any, Callable[[], Any]]]  # servers, each with a function that calls it
+PATIENCE_S = 5.0  # how long an error of this side waits for an error of a call, which explains more
+Calls = Sequence[tuple[object, Callable[[], Any]]]  # servers, each with a function that calls it
 
 
 def beside(calls: Calls, work: Callable[[Callable[[], None]], None], timeout_s: float) -> None:
@@ -26,9 +27,6 @@ def beside(calls: Calls, work: Callable[[Callable[[], None]], None], timeout_s: 
         calling.raise_instead_of(error)
         raise
     calling.result(timeout_s)
-
-
-PATIENCE_S = 5.0  # how long an error of this side waits for an error of a call, which explains more
 
 
 class _Calling:

@@ -19,10 +19,11 @@ from .._rendezvous.store import session as new_session
 from .._torch.tables import MergedTables, some, tables_of
 from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
+from ..plan import Tensors
 from ._meeting import Place, at_work, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._report import how_weights_come, left_over
 from ._source import Source
-from ._update import Needs, Row, Update, Views, on_this_rank, plan_portions
+from ._update import Needs, Update, Views, on_this_rank, plan_portions
 
 if TYPE_CHECKING:
     from ._destination import Checkpoint, Destination
@@ -287,7 +288,7 @@ class TrainerSide:
         (tables,), meshes = tables_of(self._comm, tell, "a plan")
         merged = MergedTables(tables, meshes)
 
-        def layouts(_casts: dict[str, Any]) -> list[Row]:
+        def layouts(_casts: dict[str, Any]) -> Tensors:
             known = self._weights.layouts(merged)
             return [(name, known.get(name), None) for name in merged.tensors]
 

@@ -16,13 +16,13 @@ from .._torch.replicas import compare_replicas, has_replicas
 from .._torch.tables import some
 from ..comm import Agreed, Comm
 from ..conversion import Conversion
-from ..layout import Layout
 from ..memory import HOST
-from ..plan import Plan
+from ..plan import Plan, Tensors
 
-__all__ = ["Needs", "Row", "Update", "Views", "on_this_rank", "plan_portions"]
+__all__ = ["Needs", "Update", "Views", "on_this_rank", "plan_portions"]
 
-Row = tuple[str, Layout | None, Layout | None]  # name, source layout, destination layout
+MANY = 1024  # from this number of tensors on, two plans are made
+Views = Callable[[bool], Iterable[tuple[str, Any, Any]]]  # see Update
 
 
 def on_this_rank(comm: Comm, work: Callable[[], Any]) -> Any:
@@ -64,11 +64,11 @@ class Portion:
 
 
 def plan_portions(
-    comm: Comm, layouts: Callable[[dict[str, Any]], list[Row]], needs: Needs, timeout_s: float
+    comm: Comm, layouts: Callable[[dict[str, Any]], Tensors], needs: Needs, timeout_s: float
 ) -> tuple[list[Portion], bool]:
     """Plan the tensors of an update in portions. Return them, and whether all ranks want replicas compared. Collective.
 
-    layouts: returns the rows of this rank; it receives the casts of all workers together.
+    layouts: returns the tensors with the layouts that this rank knows; it receives the casts of all workers together.
 
     Raises ValueError on all ranks if there are no tensors, or if no worker takes any of them.
     """
@@ -105,9 +105,6 @@ def plan_portions(
     return portions, all(compares_of)
 
 
-MANY = 1024  # from this number of tensors on, two plans are made
-
-
 def _cuts(rows: list[Any]) -> list[list[Any]]:
     """Cut many rows in two. While the first part moves, an update looks where the tensors of the second part lie, which
     takes some 10 ms for 20,000 tensors."""
@@ -119,9 +116,6 @@ def _second_stream(comm: Comm) -> Any:
     """Return a stream for a run beside one on the current stream, or None if the memory is the host's. On one stream,
     copies that come after a wait for a peer could not all be made by the copy engines."""
     return torch.cuda.Stream(comm._device) if comm._device != HOST else None
-
-
-Views = Callable[[bool], Iterable[tuple[str, Any, Any]]]
 
 
 class Update:
