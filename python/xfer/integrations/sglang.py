@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from unittest import mock
 
 import torch
@@ -90,6 +90,17 @@ class Served:
     tp_size: int
     pp_size: int
     n_drafts: int = 0
+
+
+class Server(Protocol):
+    """What a Trainer needs of the client of a server. HttpClient is one, and describes the methods."""
+
+    def served(self) -> Served: ...
+    def begin_weight_update(self, selector: str) -> None: ...
+    def update_weights(self, told: bytes, tp_size: int, selector: str, moves: bool = True) -> None: ...
+    def end_weight_update(self) -> None: ...
+    def set_weight_version(self, version: str) -> None: ...
+    def pause(self) -> None: ...
 
 
 class HttpClient(Routes):
@@ -164,7 +175,7 @@ class _Session:
     in it, and brings everything that is then processed.
     """
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Server) -> None:
         self.server, self.open, self._is_left = server, "", False
         self.served = Served(0, 0)
 
@@ -240,7 +251,7 @@ class Trainer:
     again. A server whose session had begun stays paused and in that session, which the next update continues.
     """
 
-    def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Any] = ()) -> None:
+    def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Server] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
             raise ValueError(
                 f"trainer {meeting.rank} has {len(servers)} servers: give all of them to rank 0, and none to others"
