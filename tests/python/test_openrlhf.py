@@ -3,6 +3,7 @@ of OpenRLHF, Ray, DeepSpeed and vLLM. Skipped where torch is not installed; test
 same in all of them."""
 
 import asyncio
+import socket
 import tempfile
 import threading
 import types
@@ -234,6 +235,27 @@ class Rollout:
             return actor.told, actor.called
 
         return asyncio.run(run())
+
+
+class Listener:
+    """Rank 0 of the trainers."""
+
+    def listens(self):
+        install()
+        from xfer.integrations import openrlhf
+
+        where = openrlhf._listen(5.0)
+        with socket.create_connection(where, timeout=5.0):
+            return where[1]
+
+
+def test_rank_0_listens_at_the_port_that_it_tells():
+    """Until the others come, nobody else can have it."""
+    rank = Rank(lambda _: Listener())
+    fine, said = call({rank: ("listens",)})[rank]
+    rank.kill()
+    assert fine, said
+    assert said > 0
 
 
 def test_an_engine_has_the_back_end_and_calls_all_its_workers():

@@ -25,7 +25,7 @@ from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout, Replicate
 from ..mesh import Mesh
 from ..plan import Plan
-from ._meeting import open_comm, own_address
+from ._meeting import listening, open_comm
 from ._threads import DaemonThread
 
 __all__ = ["Bucket", "BucketEngine"]
@@ -68,10 +68,7 @@ class BucketEngine:
     def _listen(self) -> dict[str, Any]:
         """Let rank 0, which calls this, listen. Return its address and a name for the next meeting."""
         if self._store is None:
-            self._host = own_address()
-            self._store = torch.distributed.TCPStore(
-                self._host, 0, is_master=True, timeout=timedelta(seconds=self.timeout_s), wait_for_workers=False
-            )
+            self._host, self._store = listening(self.timeout_s)
         return {"address": self._host, "port": self._store.port, "session": uuid.uuid4().hex}
 
     def _join(self, rank: int, world_size: int, n_actors: int, master: dict[str, Any]) -> None:

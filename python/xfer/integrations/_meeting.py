@@ -23,12 +23,12 @@ __all__ = [
     "Place",
     "at_work",
     "check_ranks",
+    "listening",
     "lives",
     "look_for_failure",
     "not_met",
     "open_comm",
     "open_store",
-    "own_address",
     "who",
 ]
 
@@ -69,11 +69,20 @@ def who(info: Group) -> Callable[[int], str]:
     return lambda rank: f" (trainer {rank})" if rank < info.n_trainers else f" (worker {rank - info.n_trainers})"
 
 
-def own_address() -> str:
+def _own_address() -> str:
     """Return the address of this host by which Ray knows it, or the loopback address without Ray."""
     import ray
 
     return str(ray.util.get_node_ip_address()).strip("[]") if ray.is_initialized() else "127.0.0.1"
+
+
+def listening(timeout_s: float) -> tuple[str, Any]:
+    """Open a store at a port that nobody else has, and return this host's address with it.
+
+    The store listens as long as it is kept.
+    """
+    host, wait = _own_address(), timedelta(seconds=timeout_s)
+    return host, torch.distributed.TCPStore(host, 0, is_master=True, timeout=wait, wait_for_workers=False)
 
 
 def open_store(info: Place, is_master: bool) -> Any:

@@ -20,7 +20,7 @@ from .._torch.tables import MergedTables, some, tables_of
 from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
 from ..plan import Tensors
-from ._meeting import Place, at_work, lives, look_for_failure, not_met, open_comm, open_store, who
+from ._meeting import Place, at_work, listening, lives, look_for_failure, not_met, open_comm, open_store, who
 from ._report import how_weights_come, left_over
 from ._source import Source
 from ._update import Needs, Update, Views, on_this_rank, plan_portions
@@ -231,6 +231,13 @@ class TrainerSide:
         self._session = ""
         self.report: dict[str, Any] = {}
         self._be_alone: Callable[[], None] = lambda: None
+
+    @classmethod
+    def listen(cls, timeout_s: float) -> tuple[str, int]:
+        """Make rank 0, which was told no address, listen from now on, and return its address and port."""
+        host, store = listening(timeout_s)
+        cls._stores[host, store.port] = store
+        return host, store.port
 
     @property
     def has_met(self) -> bool:

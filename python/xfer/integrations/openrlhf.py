@@ -9,7 +9,6 @@ Source: OpenRLHF 0.11.2, trainer/ray/ppo_actor.py and trainer/ray/vllm_engine.py
 from __future__ import annotations
 
 import runpy
-import socket
 from collections.abc import ItemsView, Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -19,7 +18,7 @@ import ray
 import torch
 
 from .._torch.held import tensors_of
-from ._meeting import own_address
+from ._pair import TrainerSide
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 
 __all__ = ["XferActorPPOTrainer", "XferRolloutRayActor", "use"]
@@ -125,22 +124,20 @@ class XferActorPPOTrainer(their_actor.ActorPPOTrainer):
             n = self.args.ds.tensor_parallel_size
             raise ValueError(f"ds.tensor_parallel_size is {n}: set it to 1, since shards of AutoTP cannot be sent here")
         rank, n_trainers, vllm = torch.distributed.get_rank(), torch.distributed.get_world_size(), self.args.vllm
-        where: list[Any] = [_free_address() if rank == 0 else None]
+        where: list[Any] = [_listen(self.timeout_s) if rank == 0 else None]
         torch.distributed.broadcast_object_list(where)
         if isinstance(where[0], str):
-            raise RuntimeError(f"rank 0 found no free port to listen at: {where[0]}")
+            raise RuntimeError(f"rank 0 cannot listen: {where[0]}")
         world_size = n_trainers + vllm.num_engines * vllm.tensor_parallel_size
         return XferTrainerInitInfo(
             *where[0], n_trainers, world_size, self.timeout_s, rank=rank, check_replicas=self.check_replicas
         )
 
 
-def _free_address() -> tuple[str, int] | str:
-    """Return a free address of this host, or the reason why there is none."""
+def _listen(timeout_s: float) -> tuple[str, int] | str:
+    """Make rank 0 listen from now on, and return where, or the reason why it does not."""
     try:
-        with socket.socket() as sock:
-            sock.bind(("", 0))
-            return own_address(), sock.getsockname()[1]
+        return TrainerSide.listen(timeout_s)
     except Exception as error:
         return str(error)
 
