@@ -1,6 +1,7 @@
 /* Ranks that are threads: what they exchange, and that every failure ends all waits with its name.
  */
 #include "alloc.h"
+#include "shared.h"
 #include "unit/comm_checks.h"
 #include "unit/in_time.h"
 
@@ -292,6 +293,39 @@ static void test_a_destroyed_handle_is_no_matter_to_others(void **state)
   with_ranks(3, go_on_without_rank_2, NULL);
 }
 
+static bool is_never_there(const xfi_awaited *what)
+{
+  (void)what;
+  return false;
+}
+
+/* Rank 1 goes after the wait looked for a reason, and before it looks who has gone. */
+static int find_one_that_goes(const xfi_awaited *what, xfi_rank_filter *of)
+{
+  if (of == xfi_shared_is_lost && comms[1] != NULL) {
+    comms[1]->ops->refuse(comms[1], XFI_LEFT | 7, "no luck");
+    comms[1]->ops->destroy(comms[1]);
+    comms[1] = NULL;
+  }
+  return of(what->shared, 1) ? 1 : -1;
+}
+
+static void test_the_reason_of_a_rank_that_goes_is_told(void **state)
+{
+  (void)state;
+  assert_int_equal(xfi_comm_create_local(comms, 2), XFER_OK);
+  comms[0]->inside = XFI_INSIDE_RUN;
+  comms[0]->plan = 7;
+
+  const xfi_awaited what = {.is_there = is_never_there,
+                            .find_late = find_one_that_goes,
+                            .shared = (xfi_shared *)comms[0]};
+  assert_int_equal(xfi_shared_await(&what, soon()), XFER_ERR_PEER);
+  assert_string_equal(xfer_last_error(), "rank 1: no luck");
+  comms[0]->ops->destroy(comms[0]);
+  comms[0] = NULL;
+}
+
 static void differ_in_size(int rank, void *context)
 {
   (void)context;
@@ -466,6 +500,7 @@ int main(void)
       cmocka_unit_test(test_abort_ends_all_waits),
       cmocka_unit_test(test_a_destroyed_handle_ends_the_waits_for_it),
       cmocka_unit_test(test_a_destroyed_handle_is_no_matter_to_others),
+      cmocka_unit_test(test_the_reason_of_a_rank_that_goes_is_told),
       cmocka_unit_test(test_ends_that_differ_both_say_so),
       cmocka_unit_test(test_no_buffer_is_touched_after_its_call),
       cmocka_unit_test(test_gather_at_the_deadline_is_all_or_nothing),
