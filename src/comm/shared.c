@@ -219,7 +219,8 @@ static xfer_status check_lost(const xfi_awaited *what)
   copy_alarm(what->shared, gone);
   copy_alarm(what->shared, lost);
   XFI_TRY(what->shared->base.ops->check(&what->shared->base));
-  XFI_TRY(xfi_shared_check_run(&what->shared->base, what->is_of_run)); /* it says why before it goes */
+  XFI_TRY(
+      xfi_shared_check_run(&what->shared->base, what->is_of_run)); /* it says why before it goes */
   XFI_CHECK(gone < 0, XFER_ERR_COMM, "rank %d has left the comm", gone);
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }

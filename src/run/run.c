@@ -82,6 +82,17 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   return aborted;
 }
 
+/* A run ends only once all ranks agree: fails if the comm is broken, or if a rank of this host has
+ * ended or left the comm. */
+static xfer_status check_all_there(const xfer_plan *plan)
+{
+  const xfer_status st = xfi_waits_check(plan->comm->waits); /* first, as in check_peers() */
+
+  XFI_TRY(check_peers(plan, 0));
+  XFI_TRY(plan->comm->ops->check(plan->comm));
+  return st;
+}
+
 /* XFER_ERR_PEER if a peer has aborted the run that is about to begin. If the peer has also broken
  * the comm, the text of that says why. */
 static xfer_status check_none_aborted(const xfer_plan *plan)
@@ -446,7 +457,7 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
     if (deadline.at_ns < next.at_ns) next = deadline;
     st = xfi_event_sync(plan->device, plan->run.finished, next);
     if (st != XFER_ERR_TIMEOUT) break;
-    XFI_TRY(check_peers(plan, 0));
+    XFI_TRY(check_all_there(plan));
     awaits = xfi_waits_clear(plan->comm->waits);
     if (awaits != NULL) mark_awaited(plan, awaits);
     xfi_waits_publish(plan->comm->waits, XFI_POLLING, plan->comm->inside);
@@ -533,7 +544,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run.status != XFER_OK ||
           xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||
-          check_peers(plan, 0) != XFER_OK || xfi_deadline_expired(deadline);
+          check_all_there(plan) != XFER_OK || xfi_deadline_expired(deadline);
   return XFER_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -107,6 +108,57 @@ static void test_a_rank_whose_run_is_refused_lets_the_others_go(void **state)
 {
   (void)state;
   by_every_lane(refuse_one_run);
+}
+
+/* All wait for data of rank 1, which breaks the comm in the place of its run, and keeps its plan:
+ * nobody waits until the deadline. */
+static atomic_int n_waiting;
+
+static void break_the_comm(int rank, void *context)
+{
+  static unsigned char memory[N_RANKS][2];
+  const xfer_view src = xfer_view_dense(&memory[rank][0]);
+  const xfer_view dst = xfer_view_dense(&memory[rank][1]);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_tensor tensor = {.name = "from 1"};
+  xfer_layout *layouts[2];
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  options.lane = *(const uint32_t *)context;
+  options.timeout_ms = 20000;
+  expect(xfer_problem_parse(&layouts[0], &layouts[1], "u8[1] (1)@1:R -> (4):R") == XFER_OK);
+  tensor.src = layouts[0];
+  tensor.dst = layouts[1];
+  expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, rank == 1 ? &src : NULL, &dst) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  if (rank == 1) {
+    expect(xfer_comm_all_gather(comms[1], NULL, NULL, 1) == XFER_ERR_ARG);
+    while (atomic_load(&n_waiting) > 0)
+      (void)usleep(1000);
+  } else {
+    (void)!xfer_plan_run(plan, 1, NULL);
+    st = xfer_plan_wait(plan, 0);
+    expect(st == XFER_ERR_COMM || st == XFER_ERR_PEER);
+    expect(strstr(xfer_last_error(), "rank 1: xfer_comm_all_gather: all is NULL") != NULL);
+    (void)atomic_fetch_sub(&n_waiting, 1);
+  }
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(layouts[0]);
+  xfer_layout_destroy(layouts[1]);
+}
+
+static void test_a_rank_that_breaks_the_comm_ends_the_runs_of_others(void **state)
+{
+  (void)state;
+  for (uint32_t lane = XFER_LANE_DIRECT; lane <= XFER_LANE_BROADCAST; lane++) {
+    make_comms(comms);
+    atomic_store(&n_waiting, N_RANKS - 1);
+    run_ranks(N_RANKS, break_the_comm, &lane);
+    destroy_comms(comms);
+    assert_all_as_expected();
+  }
 }
 
 /* One rank's caller will not run: the others hear why, and the ranks go on where no message is
@@ -474,6 +526,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
+      cmocka_unit_test(test_a_rank_that_breaks_the_comm_ends_the_runs_of_others),
       cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
       cmocka_unit_test(test_a_refusal_without_a_reason_says_so),
       cmocka_unit_test(test_a_call_that_the_caller_refuses_fails_on_every_rank),

@@ -260,6 +260,41 @@ static void test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why(void)
   in_meeting(COMM_NCCL, leave_a_refused_plan);
 }
 
+/* Rank 1 breaks the comm, and the others are in a run's wait, which would last until the deadline.
+ */
+static void run_on_a_broken_comm(int rank)
+{
+  const int64_t began = world_ms();
+  int over = 0;
+  xfer_plan *plan;
+  tensor t;
+
+  tensor_make(&t, EACH_EACH, rank, WIDTH);
+  NEED(ranks_come(meeting, rank));
+  OK(make_comm_as_process(&w.comms[rank], meeting, rank));
+  plan = world_plan(rank, &t, 1, XFER_LANE_DIRECT, LIMIT_MOST);
+  OK(xfer_plan_commit(plan));
+  if (rank != 1) OK(xfer_plan_run(plan, 1, NULL));
+  ranks_barrier();
+  if (rank == 1) {
+    NEED(xfer_comm_all_gather(w.comms[1], NULL, NULL, 1) == XFER_ERR_ARG);
+  } else {
+    while (over == 0)
+      OK(xfer_plan_test(plan, &over));
+    NEED(xfer_plan_wait(plan, 0) == XFER_ERR_COMM);
+    NEED(strstr(xfer_last_error(), "rank 1: xfer_comm_all_gather: all is NULL") != NULL);
+  }
+  NEED(world_ms() - began < LIMIT_MOST / 2);
+  ranks_barrier();
+  xfer_plan_destroy(plan);
+}
+
+static void test_wait_for_a_run_on_a_broken_comm(void)
+{
+  in_meeting(COMM_GATHER, run_on_a_broken_comm);
+  in_meeting(COMM_NCCL, run_on_a_broken_comm);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -271,6 +306,7 @@ int main(int argc, char **argv)
       {"rank_without_memory_is_told_over_nccl_alone",
        test_rank_without_memory_is_told_over_nccl_alone},
       {"run_after_a_refused_one_of_another_plan", test_run_after_a_refused_one_of_another_plan},
+      {"wait_for_a_run_on_a_broken_comm", test_wait_for_a_run_on_a_broken_comm},
       {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named},
       {"whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why",
        test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why}};

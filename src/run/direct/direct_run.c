@@ -191,6 +191,7 @@ static xfer_status sync_flags(const xfi_direct *d, const xfer_plan *plan, const 
   for (int n = 1; st == XFER_ERR_TIMEOUT; n++) {
     if (xfi_deadline_expired(plan->run.deadline))
       return fail_for_late(d, plan, wait, wait->at[late], what);
+    XFI_TRY(plan->comm->ops->check(plan->comm)); /* if it is broken, the peer may never come */
     publish_waits(d, plan, wait, wait->at[late]);
     st = dev->flags_sync(d->device, &no_flags, wait, plan->run.epoch, stream,
                          xfi_waits_part(plan->run.deadline, n), &late);
@@ -291,6 +292,7 @@ static xfer_status barrier(const xfi_direct *d, const xfer_plan *plan, int index
     if (!needs_barrier(&links[i])) continue;
     while (read_flag(word) < plan->run.epoch) {
       XFI_TRY(xfi_direct_check(d, plan->run.epoch));
+      XFI_TRY(plan->comm->ops->check(plan->comm));
       if (xfi_deadline_expired(plan->run.deadline))
         return fail_for_late(d, plan, &(xfi_flags){&word, 1}, word,
                              index == 0 ? NOT_STARTED : NOT_FINISHED);
