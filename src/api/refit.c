@@ -135,31 +135,31 @@ xfer_status xfer_side_coordinate(const xfer_side *side, const char *axis, int ra
   return xfi_side_coordinate(side, axis, rank, coordinate);
 }
 
-static xfer_status say(const char *who, xfer_side *side, xfi_override_kind what,
-                       const char *pattern, const char *to, int value)
+static xfer_status add_override(const char *who, xfer_side *side, xfi_override_kind kind,
+                                const char *pattern, const char *to, int value)
 {
   XFI_NEED_IN(who, 1, side);
   XFI_NEED_IN(who, 1, pattern);
   XFI_CHECK(atomic_load(&side->n_refs) == 1, XFER_ERR_STATE, "\"%s\": a refit was made of the side",
             side->spec);
-  return xfi_side_add_override(side, what, pattern, to, value);
+  return xfi_side_add_override(side, kind, pattern, to, value);
 }
 
 xfer_status xfer_side_rename(xfer_side *side, const char *from, const char *to)
 {
   XFI_NEED(from);
   XFI_NEED(to);
-  return say(__func__, side, XFI_OVERRIDE_RENAME, from, to, 0);
+  return add_override(__func__, side, XFI_OVERRIDE_RENAME, from, to, 0);
 }
 
 xfer_status xfer_side_ignore(xfer_side *side, const char *pattern)
 {
-  return say(__func__, side, XFI_OVERRIDE_IGNORE, pattern, NULL, 0);
+  return add_override(__func__, side, XFI_OVERRIDE_IGNORE, pattern, NULL, 0);
 }
 
 xfer_status xfer_side_place(xfer_side *side, const char *pattern, int dim)
 {
-  return say(__func__, side, XFI_OVERRIDE_PLACE, pattern, NULL, dim);
+  return add_override(__func__, side, XFI_OVERRIDE_PLACE, pattern, NULL, dim);
 }
 
 xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
@@ -171,14 +171,14 @@ xfer_status xfer_side_give_whole(xfer_side *side, const char *pattern, int rank)
   XFI_CHECK(at >= 0, XFER_ERR_ARG,
             "rank %d is none of the side's %d ranks; want its number in the comm", rank,
             side->size);
-  return say(__func__, side, XFI_OVERRIDE_WHOLE, pattern, NULL, at);
+  return add_override(__func__, side, XFI_OVERRIDE_WHOLE, pattern, NULL, at);
 }
 
 xfer_status xfer_side_dtype(xfer_side *side, const char *pattern, xfer_dtype dtype)
 {
   XFI_CHECK(dtype == 0 || xfi_dtype_size((int)dtype) > 0, XFER_ERR_ARG, "%d is no element type",
             (int)dtype);
-  return say(__func__, side, XFI_OVERRIDE_DTYPE, pattern, NULL, (int)dtype);
+  return add_override(__func__, side, XFI_OVERRIDE_DTYPE, pattern, NULL, (int)dtype);
 }
 
 /* ---- joins ---- */

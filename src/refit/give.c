@@ -65,7 +65,7 @@ static xfer_status rename_given(char **renamed, const xfer_side *side, const cha
 
   XFI_TRY(xfi_name_copy(renamed, name));
   for (size_t i = 0; i < side->n_overrides; i++) {
-    if (side->overrides[i].what != XFI_OVERRIDE_RENAME) continue;
+    if (side->overrides[i].kind != XFI_OVERRIDE_RENAME) continue;
     XFI_TRY(xfi_glob_rename(&next, side->overrides[i].pattern, side->overrides[i].to, *renamed));
     if (next == NULL) continue;
     xfi_free(*renamed);

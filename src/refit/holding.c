@@ -27,16 +27,16 @@ void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
 /* The caller's first override of this kind for the entry, the same in all of its layers; NULL:
  * none. */
 static xfer_status find_override(const xfi_override **chosen, const xfi_placing *p,
-                                 xfi_override_kind what, const xfi_entry *entry)
+                                 xfi_override_kind kind, const xfi_entry *entry)
 {
   *chosen = NULL;
   for (size_t i = 0; i < p->side->n_overrides && *chosen == NULL; i++) {
-    const xfi_override *s = &p->side->overrides[i];
+    const xfi_override *override = &p->side->overrides[i];
     bool matches = false;
 
-    if (s->what != what) continue;
-    XFI_TRY(xfi_entry_matches(&matches, entry, 0, s->pattern));
-    if (matches) *chosen = s;
+    if (override->kind != kind) continue;
+    XFI_TRY(xfi_entry_matches(&matches, entry, 0, override->pattern));
+    if (matches) *chosen = override;
   }
   return XFER_OK;
 }

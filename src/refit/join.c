@@ -97,7 +97,7 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
 static xfer_status split_overridden(xfer_model **copy, xfer_model *model, const xfer_side *side)
 {
   for (size_t s = 0; side != NULL && s < side->n_overrides; s++) {
-    if (side->overrides[s].what < XFI_OVERRIDE_PLACE) continue;
+    if (side->overrides[s].kind < XFI_OVERRIDE_PLACE) continue;
     if (*copy == NULL) XFI_TRY(xfi_model_copy(copy, model));
     for (size_t i = 0; i < (*copy)->n_entries; i++)
       XFI_TRY(xfi_model_split(*copy, i, xfi_entry_matches, side->overrides[s].pattern));
@@ -155,25 +155,25 @@ static xfer_status names_some_experts(bool *does, const xfi_entry *entry, const 
 /* Checks that each of the caller's patterns matches a name. */
 static xfer_status check_used(const xfer_side *side, const xfer_model *model)
 {
-  static const char *const WHATS[] = {"rename", "ignore", "place", "whole", "dtype"};
+  static const char *const KINDS[] = {"rename", "ignore", "place", "whole", "dtype"};
 
   for (size_t i = 0; i < side->n_overrides; i++) {
-    const xfi_override *overrides = &side->overrides[i];
-    bool used = overrides->what < XFI_OVERRIDE_PLACE &&
-                (overrides->what != XFI_OVERRIDE_IGNORE || !side->strict);
+    const xfi_override *override = &side->overrides[i];
+    bool used = override->kind < XFI_OVERRIDE_PLACE &&
+                (override->kind != XFI_OVERRIDE_IGNORE || !side->strict);
     bool some = false;
 
     for (size_t k = 0; k < model->n_entries && !used; k++)
-      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], overrides->pattern));
+      XFI_TRY(xfi_entry_touches(&used, &model->entries[k], override->pattern));
     for (size_t k = 0; k < model->n_entries && !used; k++) {
-      XFI_TRY(names_some_experts(&some, &model->entries[k], overrides->pattern));
+      XFI_TRY(names_some_experts(&some, &model->entries[k], override->pattern));
       XFI_CHECK(!some, XFER_ERR_ARG,
                 "\"%s\": %s \"%s\" names single experts of \"%s\", which go together: name all of "
                 "them, or load the model with the range of experts that is wanted",
-                side->spec, WHATS[overrides->what], overrides->pattern, model->entries[k].pattern);
+                side->spec, KINDS[override->kind], override->pattern, model->entries[k].pattern);
     }
     XFI_CHECK(used, XFER_ERR_ARG, "\"%s\": no tensor of the model matches %s \"%s\"", side->spec,
-              WHATS[overrides->what], overrides->pattern);
+              KINDS[override->kind], override->pattern);
   }
   return XFER_OK;
 }
@@ -439,7 +439,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
 static xfer_status check_receiver(const xfer_side *gen)
 {
   for (size_t i = 0; i < gen->n_overrides; i++)
-    XFI_CHECK(gen->overrides[i].what != XFI_OVERRIDE_WHOLE, XFER_ERR_ARG,
+    XFI_CHECK(gen->overrides[i].kind != XFI_OVERRIDE_WHOLE, XFER_ERR_ARG,
               "\"%s\" is the generation side, of which no rank can give \"%s\" whole", gen->spec,
               gen->overrides[i].pattern);
   return XFER_OK;

@@ -40,30 +40,30 @@ void xfi_side_destroy(xfer_side *side)
 bool xfi_side_ignores(const xfer_side *side, const char *name)
 {
   for (size_t i = 0; i < side->n_overrides; i++) {
-    const xfi_override *overrides = &side->overrides[i];
+    const xfi_override *override = &side->overrides[i];
 
-    if (overrides->what == XFI_OVERRIDE_IGNORE && xfi_glob_match(overrides->pattern, name))
+    if (override->kind == XFI_OVERRIDE_IGNORE && xfi_glob_match(override->pattern, name))
       return true;
   }
   return strstr(name, "_extra_state") != NULL;
 }
 
-xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind what, const char *pattern,
+xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind kind, const char *pattern,
                                   const char *to, int value)
 {
-  xfi_override overrides = {.what = what, .value = value};
+  xfi_override override = {.kind = kind, .value = value};
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_glob_check(pattern, to));
   XFI_TRY_DONE(xfi_vec_reserve(&side->overrides, &side->overrides_cap, side->n_overrides + 1,
                                sizeof *side->overrides));
-  XFI_TRY_DONE(xfi_name_copy(&overrides.pattern, pattern));
-  if (to != NULL) XFI_TRY_DONE(xfi_name_copy(&overrides.to, to));
-  side->overrides[side->n_overrides++] = overrides;
-  memset(&overrides, 0, sizeof overrides);
+  XFI_TRY_DONE(xfi_name_copy(&override.pattern, pattern));
+  if (to != NULL) XFI_TRY_DONE(xfi_name_copy(&override.to, to));
+  side->overrides[side->n_overrides++] = override;
+  memset(&override, 0, sizeof override);
 done:
-  xfi_free(overrides.pattern);
-  xfi_free(overrides.to);
+  xfi_free(override.pattern);
+  xfi_free(override.to);
   return st;
 }
 

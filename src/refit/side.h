@@ -22,7 +22,7 @@ typedef enum xfi_override_kind {
 } xfi_override_kind;
 
 typedef struct xfi_override {
-  xfi_override_kind what;
+  xfi_override_kind kind;
   char *pattern;
   char *to;  /* the new name of a rename */
   int value; /* PLACE: a dim; WHOLE: a place in the mesh; DTYPE: an element type */
@@ -78,7 +78,7 @@ xfer_side *xfi_side_share(const xfer_side *side);
 void xfi_side_destroy(xfer_side *side);
 /* Does the caller ignore the name, or is it a module's own state and no tensor? */
 bool xfi_side_ignores(const xfer_side *side, const char *name);
-xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind what, const char *pattern,
+xfer_status xfi_side_add_override(xfer_side *side, xfi_override_kind kind, const char *pattern,
                                   const char *to, int value);
 
 /* spec.c: the items of the SPEC, then those of the options. */

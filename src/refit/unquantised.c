@@ -92,7 +92,7 @@ static xfer_status refuse_unclear(const lists *l, const xfi_entry *entry, const 
   bool overridden = false;
 
   for (size_t i = 0; i < l->by->n_overrides && !overridden; i++)
-    if (l->by->overrides[i].what == XFI_OVERRIDE_DTYPE)
+    if (l->by->overrides[i].kind == XFI_OVERRIDE_DTYPE)
       XFI_TRY(xfi_entry_touches(&overridden, entry, l->by->overrides[i].pattern));
   XFI_CHECK(overridden, XFER_ERR_UNSUPPORTED,
             "\"%s\" quantises \"%s\", which the configuration may or may not mean by \"%s\" among "
