@@ -7,7 +7,6 @@
 #include "checked.h"
 #include "dtype.h"
 #include "error.h"
-#include "model.h"
 #include "names.h"
 #include "vec.h"
 

@@ -11,6 +11,7 @@
 #ifndef XFI_ENTRIES_H
 #define XFI_ENTRIES_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -104,6 +105,44 @@ typedef struct xfi_layer_entry {
   size_t entry;
   bool has_role;
 } xfi_layer_entry;
+
+struct xfer_model {
+  atomic_int n_refs;
+  atomic_bool frozen; /* a refit uses it */
+  xfer_rules *rules;
+  xfer_model *base;         /* the model that this is a copy of; NULL: none */
+  bool quantised;           /* a side quantises it: `dtype` of entries is no longer table_dtype */
+  xfi_doc config;           /* config.json, or the table */
+  const struct json_t *top; /* the configuration in it */
+  const xfi_family *family; /* NULL: no rules for this model_type */
+  const xfi_family *all[XFI_MAX_INCLUDES];
+  int n_all;
+  const char *layer_words[XFI_MAX_INCLUDES *
+                          XFI_MAX_LAYER_WORDS]; /* what layers are called in their names */
+  int n_layer_words;
+  const char *model_type; /* "" where the configuration has none */
+  xfi_var *vars;          /* the size of blocks, then the family's words */
+  size_t n_vars, vars_cap;
+  const char **absent; /* the words that have no value */
+  size_t n_absent, absent_cap;
+  xfi_scope scope, figures; /* names in rules: the words, then the configuration */
+  int64_t block[2];         /* of fp8 scales */
+  xfi_entry *entries;
+  size_t n_entries, entries_cap;
+  xfi_layer_entry *layer_entries; /* [n_layer_entries] of all entries, by stack, layer and entry */
+  size_t n_layer_entries;
+  int *layers; /* [n_layers] the model's own layers that are kept, ascending */
+  int n_layers;
+  int n_config_layers;     /* the number of layers in the configuration; 0: absent */
+  int n_further_layers;    /* the number of layers after those, in the configuration */
+  const char *further_key; /* the configuration's key for n_further_layers */
+  int n_extra;             /* extra layers that are kept */
+  bool *renamed;     /* [n_renames] which of the options' renames matched; NULL: there are none */
+  bool scanned;      /* the model is complete: layers were selected, weights quantised */
+  bool whole;        /* it was read from a checkpoint, which has all of a model */
+  bool selected;     /* only some of its layers were kept */
+  bool without_ends; /* so were no tensors outside the layers */
+};
 
 /* An entry as the readers of tables and checkpoints pass it on: one name pattern and its shape
  * there. */

@@ -2,7 +2,7 @@
 #ifndef XFI_QUANTISE_H
 #define XFI_QUANTISE_H
 
-#include "model.h"
+#include "entries.h"
 
 /* How a side quantises the weights of one model. */
 typedef struct xfi_quant_scheme {

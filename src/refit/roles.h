@@ -2,7 +2,7 @@
 #ifndef XFI_ROLES_H
 #define XFI_ROLES_H
 
-#include "model.h"
+#include "entries.h"
 
 /* Set where the tensor is (layer, stem, suffix) and which scales it holds, by its name and shape.
  */

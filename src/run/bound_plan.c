@@ -4,7 +4,6 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "staging.h"
 
 xfer_plan *xfi_run_phase(const xfer_plan *plan, const xfer_plan *before)
 {
@@ -62,11 +61,4 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
     st = xfi_event_sync(device, event, deadline);
   }
   return st == XFER_ERR_TIMEOUT ? st : XFER_OK;
-}
-
-xfer_status xfi_run_await_last(const xfer_plan *plan)
-{
-  if (plan->run.n_begun == 0) return XFER_OK;
-  return xfi_event_sync(plan->device, plan->run.finished,
-                        plan->plans->is_ending ? plan->run.deadline : xfi_run_deadline(plan));
 }

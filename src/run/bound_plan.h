@@ -185,9 +185,6 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
  */
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
-/* Wait until the last run, which may not have been waited for, has ended on this rank. */
-xfer_status xfi_run_await_last(const xfer_plan *plan);
-
 /* The plan whose bindings, allocations and mirrors this one uses: a relay uses its main plan's. */
 static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
 {

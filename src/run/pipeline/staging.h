@@ -42,6 +42,9 @@ struct xfi_plans {
   xfi_deadline abort_by; /* the deadline that their aborts share; at_ns 0: there was no abort yet */
 };
 
+/* Wait until the last run, which may not have been waited for, has ended on this rank. */
+xfer_status xfi_run_await_last(const xfer_plan *plan);
+
 /* How much of max_staging_bytes each of packed rounds and broadcasts may use: half of it if a plan
  * has both, since a rank's slots hold the larger step of either, each way. */
 uint64_t xfi_run_staging_share(const xfer_plan *plan);
