@@ -298,7 +298,7 @@ xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
   xfi_device_enter(plan->device, &before);
   st = mendable(plan, XFI_CALL_REFUSE);
   if (st == XFER_OK) {
-    xfi_run_take_sequence(plan);
+    if (plan->state != XFI_REBOUND) xfi_run_take_sequence(plan); /* else its commit is refused */
     st = xfi_run_refuse(plan, xfi_reason(why));
   }
   xfi_device_leave(plan->device, &before);

@@ -121,6 +121,9 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   const bool refused_another = one != NULL && (one != plan || one->run.next_unsettled != NULL);
   const xfi_allocation *changed;
 
+  if (plan->state == XFI_REBOUND) XFI_TRY(plan->comm->ops->check(plan->comm));
+  XFI_CHECK(plan->state != XFI_REBOUND, XFER_ERR_STATE,
+            "the plan is not committed since the last bind: call xfer_plan_commit() first");
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
   XFI_CHECK(plan->run.n_complete == 0 || version > plan->version, XFER_ERR_STATE,
             "version %llu after version %llu: versions must grow", (unsigned long long)version,
@@ -237,7 +240,7 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
-  if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_TORN) {
+  if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_REBOUND || plan->state == XFI_TORN) {
     XFI_TRY(plan->comm->ops->check(plan->comm));
     plan->run.refuses_commit = true;
     (void)snprintf(plan->run.why, sizeof plan->run.why, "%s", why);
@@ -417,7 +420,8 @@ void xfi_run_abandon(xfer_plan *plan)
   } else {
     (void)xfi_run_drain(plan);
   }
-  if (plan->state == XFI_COMMITTED || xfi_state_is_refused(plan->state)) {
+  if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND ||
+      xfi_state_is_refused(plan->state)) {
     await_before(plan);
     plan->run.epoch++;
     (void)xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));

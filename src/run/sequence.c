@@ -39,7 +39,7 @@ static void set_sequence(xfer_plan *plan, uint64_t sequence)
 
 void xfi_run_take_sequence(xfer_plan *plan)
 {
-  if (plan->state == XFI_COMMITTED)
+  if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND)
     set_sequence(plan, any_sends(plan) ? ++plan->plans->n_sequenced : 0);
 }
 

@@ -11,6 +11,7 @@
 typedef enum xfi_state {
   XFI_UNCOMMITTED, /* there are no lanes, or they were made for other bindings */
   XFI_COMMITTED,
+  XFI_REBOUND, /* bound since the commit, of which other ranks need not know: they may run */
   XFI_RUNNING,
   XFI_REFUSED,  /* committed; this rank did not begin a run that others may have begun */
   XFI_WITHHELD, /* likewise, and needs a commit first: the caller refused the run, or bound memory

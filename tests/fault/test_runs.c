@@ -110,6 +110,40 @@ static void test_a_rank_whose_run_is_refused_lets_the_others_go(void **state)
   by_every_lane(refuse_one_run);
 }
 
+/* One rank binds again and does not commit. It says so by waiting, and nobody waits for the
+ * deadline.
+ */
+static void forget_the_commit(int rank, void *context)
+{
+  static const char *const why = "the plan is not committed since the last bind";
+  static unsigned char elsewhere[PART_BYTES];
+  const xfer_view dst = xfer_view_dense(elsewhere);
+  const uint32_t lane = *(const uint32_t *)context;
+  input in;
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  start(&in, &plan, rank, lane);
+  run_again(&in, plan, 5);
+  if (rank == 1) expect(xfer_plan_bind(plan, 0, &in.src_views[0], &dst) == XFER_OK);
+  st = xfer_plan_run(plan, 6, NULL);
+  expect((st == XFER_ERR_STATE) == (rank == 1));
+  expect(rank != 1 || strstr(xfer_last_error(), why) != NULL);
+  st = xfer_plan_wait(plan, 0);
+  expect((st == XFER_ERR_STATE) == (rank == 1));
+  expect(st != XFER_OK && st != XFER_ERR_TIMEOUT && strstr(xfer_last_error(), why) != NULL);
+  expect(input_bind(&in, plan) == XFER_OK);
+  if (lane == XFER_LANE_DIRECT) run_again(&in, plan, 7);
+  xfer_plan_destroy(plan);
+  input_destroy(&in);
+}
+
+static void test_a_rank_that_forgets_to_commit_lets_the_others_go(void **state)
+{
+  (void)state;
+  by_every_lane(forget_the_commit);
+}
+
 /* All wait for data of rank 1, which breaks the comm in the place of its run, and keeps its plan:
  * nobody waits until the deadline. */
 static atomic_int n_waiting;
@@ -526,6 +560,7 @@ int main(void)
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_versions_that_differ_are_seen_and_not_committed),
       cmocka_unit_test(test_a_rank_whose_run_is_refused_lets_the_others_go),
+      cmocka_unit_test(test_a_rank_that_forgets_to_commit_lets_the_others_go),
       cmocka_unit_test(test_a_rank_that_breaks_the_comm_ends_the_runs_of_others),
       cmocka_unit_test(test_a_run_that_the_caller_refuses_is_said_on_every_rank),
       cmocka_unit_test(test_a_refusal_without_a_reason_says_so),

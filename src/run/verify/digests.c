@@ -19,8 +19,8 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
 {
   XFI_CHECK(plan->state != XFI_RUNNING, XFER_ERR_STATE,
             "a run is in flight: call xfer_plan_wait() before digesting");
-  XFI_CHECK(plan->state != XFI_UNCOMMITTED && plan->state != XFI_WITHHELD &&
-                plan->lanes.pipeline != NULL,
+  XFI_CHECK(plan->state != XFI_UNCOMMITTED && plan->state != XFI_REBOUND &&
+                plan->state != XFI_WITHHELD && plan->lanes.pipeline != NULL,
             XFER_ERR_STATE, "the plan is not committed: call xfer_plan_commit() first");
   XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
             "bound memory was freed or remapped since the commit; bind and commit again");
