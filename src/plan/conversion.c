@@ -101,6 +101,8 @@ xfer_status xfi_conversion_check(const xfer_conversion *c, const char *name)
 {
   XFI_CHECK(c->kind >= 0 && c->kind < N_KINDS, XFER_ERR_ARG,
             "tensor \"%.100s\": conversion %d is not known", name, c->kind);
+  XFI_CHECK(c->kind != XFER_CONVERSION_NONE || has_only_its_fields(c), XFER_ERR_ARG,
+            "tensor \"%.100s\": a field of its conversion is set, and no kind", name);
   XFI_CHECK(has_only_its_fields(c), XFER_ERR_ARG,
             "tensor \"%.100s\": conversion \"%s\" with a field that it does not have", name,
             kinds[c->kind].name);

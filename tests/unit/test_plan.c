@@ -157,7 +157,7 @@ static void test_a_conversion_must_be_one(void **state)
       {{XFER_CONVERSION_BLOCKS, .rows = 128, .columns = 64, .scale = 9}, "scale 9 of blocks is"},
       {{XFER_CONVERSION_CAST, .value = 1},
        "conversion \"cast\" with a field that it does not have"},
-      {{XFER_CONVERSION_NONE, .tensor = 1}, "conversion \"\" with a field that it does not have"},
+      {{XFER_CONVERSION_NONE, .tensor = 1}, "a field of its conversion is set, and no kind"},
       {{XFER_CONVERSION_ADD, .value = 1, .rows = 1}, "with a field that it does not have"},
       {{XFER_CONVERSION_ADD, .value = 1, .scale = 1}, "with a field that it does not have"},
       {{XFER_CONVERSION_SCALES, .columns = 1}, "with a field that it does not have"},
