@@ -151,7 +151,6 @@ class Exchange(Plan):
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
         structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
-        self._set_tensors(())
         made: list[_Sides] = []
         struct = no_options()
 

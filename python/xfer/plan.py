@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,10 @@ from ._binding.lib import lib
 from ._binding.structs import decoded
 from ._bindings import Bindings, Moved, Refusals, Row, is_row
 from ._gc import no_collection
+from ._plan_tensors import PlanTensors, Tensors, c_rows
 from ._types import Array, Stream
 from .comm import Comm
-from .conversion import Conversion
-from .errors import ArgError, StateError, TimeoutError, XferError, described
-from .layout import Layout
+from .errors import StateError, TimeoutError, XferError, described
 from .memory import View, view_of
 from .plan_options import FLAGS, PlanOptions, no_options, set_options
 from .stream import stream_pointer
@@ -28,26 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "PlanOptions", "Tensors"]
 
 _SIDES = {"src": 0, "dst": 1}
-
-
-Tensors = Sequence[tuple[str, Layout | None, Layout | None] | tuple[str, Layout | None, Layout | None, Conversion]]
-
-
-def _rows(tensors: Tensors) -> Any:
-    """Return the tensors as C has them."""
-    if not isinstance(tensors, Sequence):
-        raise ArgError(f"tensors is a {type(tensors).__name__}, not a list")
-    rows = (structs.Tensor * len(tensors))()
-    for row, tensor in zip(rows, tensors, strict=True):
-        if not isinstance(tensor, Sequence) or len(tensor) < 3:
-            raise ArgError(f"a tensor is (name, source layout, destination layout), not {tensor!r}")
-        name, src, dst, *conversion = tensor
-        row.name, row.src, row.dst = structs.encoded(name, "name"), src, dst
-        if conversion:
-            if len(conversion) > 1 or not isinstance(conversion[0], Conversion):
-                raise TypeError(f"tensor {name!r}: after its layouts comes a Conversion")
-            row.conversion = conversion[0]._struct
-    return rows
 
 
 def _reference(view: View | None) -> Any:
@@ -79,13 +58,12 @@ class Plan(Handle):
     def __init__(self, comm: Comm, tensors: Tensors, **options: Unpack[PlanOptions]) -> None:
         structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
-        self._set_tensors(())
         struct = no_options()
 
         def make() -> tuple[Any, ...]:
             set_options(struct, options)
-            rows = _rows(tensors)
-            self._set_tensors(tensors)
+            rows = c_rows(tensors)
+            self._tensors = PlanTensors(tensors)
             self.fresh_sources = bool(struct.flags & FLAGS["fresh_sources"])
             return self._out(), comm, rows, len(rows), byref(struct)
 
@@ -99,9 +77,9 @@ class Plan(Handle):
         run it."""
         plan = cls.__new__(cls)
         plan._begin(None, rank)
-        rows, struct = _rows(tensors), no_options()
+        rows, struct = c_rows(tensors), no_options()
         set_options(struct, options)
-        plan._set_tensors(tensors)
+        plan._tensors = PlanTensors(tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
         return plan
 
@@ -109,7 +87,7 @@ class Plan(Handle):
         """Set the attributes of a new plan."""
         Handle.__init__(self)
         self._comm, self._rank = comm, rank
-        self._bindings, self._refusals = Bindings(), Refusals()
+        self._tensors, self._bindings, self._refusals = PlanTensors(()), Bindings(), Refusals()
         self._owes_wait = False  # a run was begun or refused since the last wait(), so the others wait for this rank's
         self.fresh_sources = False
         self._figures: Any = None  # of the last report
@@ -117,13 +95,6 @@ class Plan(Handle):
     def _fail_at_commit(self, error: Exception, what: int | str | None = None) -> None:
         """Let the next commit() raise `error` on all ranks. what: see Refusals.record()."""
         self._refusals.record(error, what)
-
-    def _set_tensors(self, tensors: Tensors) -> None:
-        """Set the layouts and the names of the plan's tensors."""
-        self._layouts = [(tensor[1], tensor[2]) for tensor in tensors]
-        self._index: dict[str, int | None] = {}
-        for i, tensor in enumerate(tensors):
-            self._index[tensor[0]] = i if tensor[0] not in self._index else None
 
     def _on(self) -> Comm:
         """Return the comm. Raises ValueError if the plan is closed, and StateError if it is simulated."""
@@ -162,57 +133,38 @@ class Plan(Handle):
             return rows
         moved, left = Moved(), []
         for row in rows:
-            number = self._number_of(row[0])
+            number = self._tensors.find(row[0])
             if number is None or not self._bindings.add_moved(moved, number, *row[1:]):
                 left.append(row)
         numbers = moved.numbers
-        if not numbers or {self._number_of(row[0]) for row in left}.intersection(numbers):
+        if not numbers or {self._tensors.find(row[0]) for row in left}.intersection(numbers):
             return rows  # the last row of a tensor counts, so these must be bound in their order
         try:
             comm._now(lib.xfer_plan_bind_many, self, (c_size_t * len(numbers))(*numbers), *moved.views(), len(numbers))
         except XferError:
             return rows  # _bind() records which of them is wrong
         self._bindings.set_moved(moved)
-        self._refusals.clear(numbers, len(self._layouts))
+        self._refusals.clear(numbers, len(self._tensors))
         return left
 
     def _bind(self, comm: Comm, tensor: int | str, src: Array | None, dst: Array | None) -> None:
         """Bind one tensor, or record why it cannot be bound."""
         number = None
         try:
-            number = self._number(tensor)
-            sides = self._layouts[number] if self._layouts else (None, None)
+            number = self._tensors.number(tensor)
+            sides = self._tensors.layouts[number]
             src_view = view_of(src, sides[0], self._rank, comm._device, "source")
             dst_view = view_of(dst, sides[1], self._rank, comm._device, "destination")
             comm._now(
                 lib.xfer_plan_bind.unchecked, self._as_parameter_, number, _reference(src_view), _reference(dst_view)
             )
             self._bindings.set(number, src_view, dst_view)
-            self._refusals.clear([number], len(self._layouts))
+            self._refusals.clear([number], len(self._tensors))
         except Exception as error:
             if not isinstance(error, XferError):
                 with contextlib.suppress(Exception):  # the text of an exception may fail to be made
                     error.args = (f"tensor {tensor!r}: {error}",)
             self._fail_at_commit(error, number)
-
-    def _number_of(self, tensor: int | str) -> int | None:
-        """Return the number of a tensor, or None if there is none or _number() must decide."""
-        if type(tensor) is str:
-            return self._index.get(tensor)
-        return tensor if type(tensor) is int and 0 <= tensor < len(self._layouts) else None
-
-    def _number(self, tensor: int | str) -> int:
-        """Return the number of a tensor. Raises ValueError if the plan does not have it."""
-        if isinstance(tensor, str):
-            if tensor not in self._index:
-                raise ValueError("the plan has no tensor of that name")
-            if (index := self._index[tensor]) is None:
-                raise ValueError("the plan has several tensors of that name: bind them by number")
-            return index
-        number = structs.whole(tensor, "tensor")
-        if isinstance(tensor, bool) or not 0 <= number < len(self._layouts):
-            raise ValueError(f"the plan has {len(self._layouts)} tensors")
-        return number
 
     def commit(self) -> None:
         """Prepare to run: check that all parts are bound, allocate staging, choose lanes. Collective.
@@ -244,7 +196,7 @@ class Plan(Handle):
 
     def _freed(self) -> str:
         """Return which memory was freed, in words."""
-        return self._bindings.freed({i: name for name, i in self._index.items() if i is not None})
+        return self._bindings.freed(self._tensors.names())
 
     # ---- at every step
 

@@ -135,7 +135,7 @@ def test_locals_that_bind_only_what_moved_leave_a_refused_tensor_of_other_memory
     plan, locals_, wrong = of_one_rank(table)
     locals_.bind(plan)
     plan.commit()
-    layout = plan._layouts[0][0]
+    layout = plan._tensors.layouts[0][0]
     other = np.zeros(layout.local_shape(0), np.uint16)
     plan.bind(0, xfer.View(other, dtype="bf16"), xfer.View(other.copy(), dtype="bf16"))
     plan.commit()
@@ -153,7 +153,7 @@ def test_bind_of_each_tensor_binds_anew_what_locals_refused(table):
         locals_.bind(plan)
     with pytest.raises(xfer.MismatchError):
         plan.commit()
-    for number, (src, dst) in enumerate(plan._layouts):
+    for number, (src, dst) in enumerate(plan._tensors.layouts):
         with pytest.raises(xfer.StateError, match="not bound anew: "):
             plan.commit()
         arrays = [xfer.View(np.zeros(each.local_shape(0), np.uint16), dtype="bf16") for each in (src, dst)]
