@@ -31,7 +31,7 @@ def states_of(text):
     parts = re.split(r"\[XFI_CALL_(\w+)\] =\s*\{\s*(?=\[)", text)
     table = {call: CELL.findall(body) for call, body in zip(parts[1::2], parts[2::2], strict=True)}
     names = [row[0] for row in table["RUN"]]
-    if len(table) != 6 or any([row[0] for row in rows] != names for rows in table.values()) or len(names) != 6:
+    if len(table) != 6 or any([row[0] for row in rows] != names for rows in table.values()) or len(names) != 7:
         sys.exit(f"{TABLE}: the table of states does not look as expected")
     lines = [f"#define {name} {i}" for i, name in enumerate(names)]
 

@@ -102,6 +102,8 @@ inline begin()
        :: state = AFTER_RUN_FAILED(state)
        :: assert(!REFUSES_REFUSE(state));
           state = AFTER_REFUSE_ENDED(state) /* the caller says so itself */
+       :: state = AFTER_BIND_ENDED(state); /* the caller bound and forgot the commit */
+          state = AFTER_RUN_FAILED(state)
        fi;
        status = FAILED
     :: else ->
