@@ -197,7 +197,7 @@ static xfer_status run_of_box(xfi_runs *runs, const xfer_layout *layout, int ran
   hi = b[layout->n_dims + dim];
   if (hi > layout->dims[dim].size) hi = layout->dims[dim].size;
   if (b[dim] >= hi) return XFER_OK;
-  return XFI_PUSH(runs->at, runs->n, runs->capacity, (xfer_run){b[dim], hi - b[dim], 0});
+  return XFI_APPEND(runs->at, runs->n, runs->capacity, (xfer_run){b[dim], hi - b[dim], 0});
 }
 
 xfer_status xfer_layout_runs(const xfer_layout *layout, int rank, int dim, xfer_run *runs,

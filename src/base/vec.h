@@ -15,9 +15,9 @@ XFI_PLUGIN_API xfer_status xfi_vec_reserve(void *items, size_t *cap, size_t need
 
 /* Appends one element, which may not depend on `n`, and gives the status.
  *
- *   return XFI_PUSH(list->moves, list->n_moves, list->cap, move);
+ *   return XFI_APPEND(list->moves, list->n_moves, list->cap, move);
  */
-#define XFI_PUSH(items, n, cap, ...)                                                               \
+#define XFI_APPEND(items, n, cap, ...)                                                             \
   (xfi_vec_reserve(&(items), &(cap), (n) + 1, sizeof *(items)) == XFER_OK                          \
        ? ((items)[(n)++] = (__VA_ARGS__), XFER_OK)                                                 \
        : XFER_ERR_NOMEM)

@@ -246,7 +246,7 @@ void xfi_copies_free(xfi_copies *copies)
 
 xfer_status xfi_copies_push(xfi_copies *copies, const xfi_copy *copy)
 {
-  return XFI_PUSH(copies->at, copies->n, copies->capacity, *copy);
+  return XFI_APPEND(copies->at, copies->n, copies->capacity, *copy);
 }
 
 bool xfi_bound_lies_as(const xfi_bound *bound, const xfer_view *view, int elem_bytes)

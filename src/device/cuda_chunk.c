@@ -190,7 +190,7 @@ xfer_status xfi_cuda_chunks_export(xfi_cuda_device *device, const xfi_allocation
   memcpy(name, exports->name, sizeof exports->name);
   if (is_exported(exports, &range)) return XFER_OK;
   (void)pthread_mutex_lock(&exports->lock);
-  st = XFI_PUSH(exports->ranges, exports->n, exports->capacity, range);
+  st = XFI_APPEND(exports->ranges, exports->n, exports->capacity, range);
   (void)pthread_mutex_unlock(&exports->lock);
   return st;
 }

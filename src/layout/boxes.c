@@ -148,7 +148,7 @@ static xfer_status meet_nodes(xfi_units *units, const xfer_layout *l, const int6
       XFI_TRY(meet_nodes(units, l, bounds, level - 1, i * XFI_FAN));
       continue;
     }
-    XFI_TRY(XFI_PUSH(units->at, units->n, units->capacity, (uint32_t)i));
+    XFI_TRY(XFI_APPEND(units->at, units->n, units->capacity, (uint32_t)i));
   }
   return XFER_OK;
 }

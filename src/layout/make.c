@@ -29,7 +29,7 @@ static xfer_status add_length(lengths *list, int64_t length)
 {
   for (size_t i = 0; i < list->n; i++)
     if (list->at[i] == length) return XFER_OK;
-  return XFI_PUSH(list->at, list->n, list->capacity, length);
+  return XFI_APPEND(list->at, list->n, list->capacity, length);
 }
 
 static xfer_status check_table(const xfi_cut *cut, int dim, int64_t n)

@@ -54,7 +54,7 @@ static xfer_status append_run(xfi_runs *runs, xfer_run run)
     last->length += run.length;
     return XFER_OK;
   }
-  return XFI_PUSH(runs->at, runs->n, runs->capacity, run);
+  return XFI_APPEND(runs->at, runs->n, runs->capacity, run);
 }
 
 /* Cutting `from` (global, length, local; ascending in local) into `to`. */
@@ -129,7 +129,7 @@ typedef struct walk {
 
 static xfer_status append_hold(xfi_holds *holds, xfi_hold hold)
 {
-  return XFI_PUSH(holds->at, holds->n, holds->capacity, hold);
+  return XFI_APPEND(holds->at, holds->n, holds->capacity, hold);
 }
 
 static xfer_status descend(void *context, int64_t coord, xfer_run run)

@@ -51,7 +51,7 @@ xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes)
   XFI_CHECK(list->n_moves < XFI_MOST_MOVES, XFER_ERR_OVERFLOW,
             "a rank sends or receives in more than %zu moves, the most that its plan may have",
             XFI_MOST_MOVES);
-  XFI_TRY(XFI_PUSH(list->moves, list->n_moves, list->capacity, move));
+  XFI_TRY(XFI_APPEND(list->moves, list->n_moves, list->capacity, move));
   if (list->peer_bytes != NULL) list->peer_bytes[move.peer] += n_bytes;
   return XFER_OK;
 }

@@ -79,9 +79,9 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
       const int64_t my_local = r->local + (h->global - r->global);
 
       XFI_TRY_DONE(
-          XFI_PUSH(list->at, list->n, list->capacity,
-                   (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
-                               is_source ? h->local : my_local}));
+          XFI_APPEND(list->at, list->n, list->capacity,
+                     (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
+                                 is_source ? h->local : my_local}));
     }
   }
   make_canonical(list);

@@ -112,11 +112,11 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
   }
   for (int r = 0; r < n_replicas; r++) {
     if (s->turns[r].n_moves == 0) continue;
-    XFI_TRY(XFI_PUSH(in->shares, in->n_shares, in->shares_capacity,
-                     (share){r, s->turns[r].n_moves, s->turns[r].n_bytes}));
+    XFI_TRY(XFI_APPEND(in->shares, in->n_shares, in->shares_capacity,
+                       (share){r, s->turns[r].n_moves, s->turns[r].n_bytes}));
   }
   made.n = in->n_shares - made.first;
-  return XFI_PUSH(in->streams, in->n_streams, in->streams_capacity, made);
+  return XFI_APPEND(in->streams, in->n_streams, in->streams_capacity, made);
 }
 
 /* Makes the intake of a part from its class, which is filled for a rank that holds the part. */
@@ -174,8 +174,8 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   xfer_traffic *from;
 
   if (s->place[src_rank] == 0) {
-    XFI_TRY(XFI_PUSH(row->from, row->n, s->row_capacity,
-                     (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank}));
+    XFI_TRY(XFI_APPEND(row->from, row->n, s->row_capacity,
+                       (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank}));
     s->place[src_rank] = (uint32_t)row->n;
   }
   from = &row->from[s->place[src_rank] - 1];

@@ -109,7 +109,7 @@ static xfer_status read_record(folder *f, const char *file, const char *name, co
   XFI_TRY(xfi_raw_read(&r.raw, object, file, name));
   XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
-  return XFI_PUSH(f->records, f->n, f->capacity, r);
+  return XFI_APPEND(f->records, f->n, f->capacity, r);
 }
 
 /* Appends the tensors of a file. There may be very many experts, so they are merged whenever the

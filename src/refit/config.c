@@ -181,7 +181,7 @@ void xfi_config_recognise(xfer_model *model)
 
 static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
 {
-  return XFI_PUSH(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
+  return XFI_APPEND(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
 /* The expression of a word, in the first family that has it; NULL: none has. */
@@ -309,7 +309,7 @@ static xfer_status add_word(xfer_model *model, const char *name, xfi_ruled rule)
   st = xfi_expr_find(&has, &value, json_string_value(rule.expr), &model->scope);
   if (st != XFER_OK) return blame(model, rule, st);
   if (has) return add_var(model, name, value);
-  return XFI_PUSH(model->absent, model->n_absent, model->absent_cap, name);
+  return XFI_APPEND(model->absent, model->n_absent, model->absent_cap, name);
 }
 
 xfer_status xfi_config_vars(xfer_model *model)

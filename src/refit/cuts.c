@@ -23,7 +23,7 @@ static xfer_status table_begin(xfi_spread_table **table, xfi_spread *spread, int
 static xfer_status table_run(xfi_spread_table *t, int64_t global, int64_t length, int64_t local)
 {
   if (length == 0) return XFER_OK;
-  return XFI_PUSH(t->runs, t->n_runs, t->capacity, (xfer_run){global, length, local});
+  return XFI_APPEND(t->runs, t->n_runs, t->capacity, (xfer_run){global, length, local});
 }
 
 static void table_coord(xfi_spread_table *t, int64_t local_length)

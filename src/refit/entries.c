@@ -123,7 +123,7 @@ static xfer_status append_entry(xfer_model *model, const xfi_raw *raw,
   XFI_TRY_DONE(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
   XFI_TRY_DONE(rename_entry(&entry, options, &model->renamed));
   set_shape(&entry, raw);
-  XFI_TRY_DONE(XFI_PUSH(model->entries, model->n_entries, model->entries_cap, entry));
+  XFI_TRY_DONE(XFI_APPEND(model->entries, model->n_entries, model->entries_cap, entry));
   memset(&entry, 0, sizeof entry);
 done:
   xfi_entry_clear(&entry);

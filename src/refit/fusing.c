@@ -15,7 +15,7 @@ static xfer_status add_rows(xfi_row_ranges *rows, int part, int64_t global, int6
     last->length += length;
     return XFER_OK;
   }
-  return XFI_PUSH(rows->at, rows->n, rows->capacity, (xfi_row_range){part, global, length, at});
+  return XFI_APPEND(rows->at, rows->n, rows->capacity, (xfi_row_range){part, global, length, at});
 }
 
 /* The row of a unit that is in place i in the slab's order. */

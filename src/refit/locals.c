@@ -69,7 +69,7 @@ static int local_dim(const xfi_slot *slot, int tensor_dim)
 static xfer_status add_part(xfer_locals *locals, xfi_local_tensor *local,
                             const xfer_local_part *part)
 {
-  XFI_TRY(XFI_PUSH(locals->parts, locals->n_parts, locals->parts_capacity, *part));
+  XFI_TRY(XFI_APPEND(locals->parts, locals->n_parts, locals->parts_capacity, *part));
   local->n_parts++;
   return XFER_OK;
 }

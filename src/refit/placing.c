@@ -32,7 +32,7 @@ static xfer_status add_vars(xfi_placing *p, const json_t *words)
     int64_t value;
 
     XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
-    XFI_TRY(XFI_PUSH(p->vars, p->n_vars, p->vars_cap, (xfi_var){name, value}));
+    XFI_TRY(XFI_APPEND(p->vars, p->n_vars, p->vars_cap, (xfi_var){name, value}));
   }
   return XFER_OK;
 }

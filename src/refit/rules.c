@@ -54,7 +54,7 @@ static xfer_status add_file(xfer_rules *rules, const char *name, const char *tex
 
   XFI_CHECK_DONE(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
   XFI_TRY_DONE(xfi_doc_read(doc, name, text));
-  XFI_TRY_DONE(XFI_PUSH(rules->docs, rules->n_docs, rules->docs_cap, doc));
+  XFI_TRY_DONE(XFI_APPEND(rules->docs, rules->n_docs, rules->docs_cap, doc));
   st = xfi_rules_add(rules, doc);
   doc = NULL;
 done:

@@ -40,7 +40,7 @@ static xfer_status add(names *list, const xfi_doc *doc, const json_t *at, const 
 {
   const name one = {text, n_chars, doc, at};
 
-  return XFI_PUSH(list->items, list->n, list->capacity, one);
+  return XFI_APPEND(list->items, list->n, list->capacity, one);
 }
 
 static xfer_status add_texts(names *list, const xfi_doc *doc, const json_t *texts)

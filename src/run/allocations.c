@@ -24,7 +24,7 @@ static xfer_status add_allocation(xfer_plan *plan, size_t *capacity, const void 
   }
   XFI_TRY(plan->device->ops->find_allocation(plan->device, pointer, n_bytes, &found));
   if (found.id == 0) return XFER_OK; /* the device cannot tell allocations apart */
-  return XFI_PUSH(plan->memory.allocations, plan->memory.n_allocations, *capacity, found);
+  return XFI_APPEND(plan->memory.allocations, plan->memory.n_allocations, *capacity, found);
 }
 
 static int by_base(const void *a, const void *b)

@@ -67,8 +67,8 @@ static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer
         break;
   }
   if (*seen == 0) {
-    XFI_TRY(XFI_PUSH(link->advertised, link->n_advertised, link->advertised_capacity,
-                     (xfi_advertised){*at, 0}));
+    XFI_TRY(XFI_APPEND(link->advertised, link->n_advertised, link->advertised_capacity,
+                       (xfi_advertised){*at, 0}));
     *seen = (uint32_t)link->n_advertised;
   }
   *index = *seen;

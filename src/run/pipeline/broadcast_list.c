@@ -71,7 +71,7 @@ static xfer_status add_tensor(xfi_bcasts *bcasts, const xfi_plan *m, uint32_t te
     if (n_bytes == 0) continue;
     root = xfi_part_rank(cls->src, turn.src_part, xfi_choose_replica(cls, &turn));
     const xfi_bcast bcast = {root, tensor, bcasts->n, flows, &flows->at[f], n_bytes, NULL};
-    XFI_TRY(XFI_PUSH(bcasts->at, bcasts->n, bcasts->capacity, bcast));
+    XFI_TRY(XFI_APPEND(bcasts->at, bcasts->n, bcasts->capacity, bcast));
   }
   return XFER_OK;
 }

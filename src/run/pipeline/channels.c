@@ -95,10 +95,10 @@ static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy,
   l->bases[l->n_boxes] = base;
   l->anchors[l->n_boxes++] = xfi_anchor_at(bound, base);
   if (l->n_groups == 0 || !has_form(l, &l->groups[l->n_groups - 1], &form, dims)) {
-    XFI_TRY(XFI_PUSH(l->groups, l->n_groups, l->groups_capacity,
-                     (group){form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(&form, dims)}));
+    XFI_TRY(XFI_APPEND(l->groups, l->n_groups, l->groups_capacity,
+                       (group){form, l->n_dims, 0, (uint64_t)xfi_strided_bytes(&form, dims)}));
     for (size_t d = 0; d < n_dims; d++)
-      XFI_TRY(XFI_PUSH(l->dims, l->n_dims, l->dims_capacity, dims[d]));
+      XFI_TRY(XFI_APPEND(l->dims, l->n_dims, l->dims_capacity, dims[d]));
   }
   l->groups[l->n_groups - 1].n++;
   return XFER_OK;

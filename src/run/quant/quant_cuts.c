@@ -56,7 +56,7 @@ static xfer_status find_overlapping(finding *f, size_t listed)
 
       if (f->seen[unit] == mark) continue;
       f->seen[unit] = mark;
-      XFI_TRY_DONE(XFI_PUSH(f->overlapping.at, f->overlapping.n, f->overlapping.capacity, unit));
+      XFI_TRY_DONE(XFI_APPEND(f->overlapping.at, f->overlapping.n, f->overlapping.capacity, unit));
     }
 done:
   xfi_free(cells.at);
