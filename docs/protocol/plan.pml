@@ -237,7 +237,7 @@ inline await_run()
   fi
 }
 
-/* xfi_run_commit(): new pages. */
+/* xfi_plan_commit(): new pages. */
 inline commit()
 {
   assert(!REFUSES_COMMIT(state));

@@ -6,7 +6,7 @@
 #define XFI_AGREE_H
 
 #include "comm.h"
-#include "plan.h"
+#include "moves.h"
 
 /* The plan's tensors as all ranks agreed on them; it shares their layouts. */
 typedef struct xfi_agreed {

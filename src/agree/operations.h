@@ -58,7 +58,7 @@ xfer_status xfi_operations_agree(xfi_comm *comm, xfer_status mine, const xfi_ope
 typedef struct xfi_op_tensors {
   xfer_tensor *tensors; /* [n] */
   size_t n;
-  uint32_t *order;           /* [n] xfi_plan_options.order: equal on both ends of a pair */
+  uint32_t *order;           /* [n] xfi_moves_options.order: equal on both ends of a pair */
   uint32_t (*operations)[2]; /* [n] indices of its send and its receive, or XFI_NO_OPERATION */
   char (*names)[64];         /* [n] names of the tensors */
   xfer_layout **layouts;     /* [n_layouts] layouts of the tensors, owned */

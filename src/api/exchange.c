@@ -79,7 +79,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
   comm->transport->inside = XFI_INSIDE_PLAN_EXCHANGE;
-  st = xfi_run_create_exchange(plan, &comm->plans, st, &ops, &options);
+  st = xfi_plan_create_exchange(plan, &comm->plans, st, &ops, &options);
   if (st == XFER_OK) xfi_comm_has_plan(&comm->plans);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
@@ -93,7 +93,7 @@ xfer_status xfer_plan_bind_exchange(xfer_plan *plan, const xfer_view *send_views
   xfer_status st = XFER_OK;
 
   XFI_NEED(plan);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_bind_exchange(plan, send_views, recv_views));
+  XFI_ON_DEVICE(plan->device, st = xfi_plan_bind_exchange(plan, send_views, recv_views));
   return st;
 }
 
@@ -151,14 +151,14 @@ static xfer_status create(xfer_plan **plan, xfi_plans *plans, xfer_status checke
 {
   given *g = context;
 
-  return xfi_run_create_exchange(plan, plans, checked, &g->ops, options);
+  return xfi_plan_create_exchange(plan, plans, checked, &g->ops, options);
 }
 
 static xfer_status bind(xfer_plan *plan, void *context)
 {
   const given *g = context;
 
-  return xfi_run_bind_exchange(plan, g->send_views, g->recv_views);
+  return xfi_plan_bind_exchange(plan, g->send_views, g->recv_views);
 }
 
 static xfer_status exchange(xfer_comm *comm, given *g, xfer_stream stream)

@@ -102,7 +102,7 @@ static xfer_status forget_plan(xfer_plan **of)
   (void)xfi_run_await_last(plan);
   st = xfi_run_check(plan);
   if (st == XFER_OK) st = xfi_run_drain(plan);
-  xfi_run_destroy(plan);
+  xfi_plan_destroy(plan);
   return st;
 }
 
@@ -157,8 +157,8 @@ static void describe_last(call_vote *vote, const xfer_comm *comm)
     if ((vote->found >> i & 1) == 0 || k->used != comm->n_calls) continue;
     if (k->other != NULL || k->is_single) continue;
     vote->waits = xfi_run_awaits_readers(k->plan);
-    vote->has_room = xfi_run_fits_twice(k->plan);
-    vote->has_messages = xfi_run_has_messages(k->plan);
+    vote->has_room = xfi_plan_fits_twice(k->plan);
+    vote->has_messages = xfi_plan_has_messages(k->plan);
   }
 }
 
@@ -328,7 +328,7 @@ static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, 
 {
   if (mine == XFER_OK) mine = bind(plan, call);
   if (anew) xfi_commit_invalidate(plan);
-  return xfi_run_commit(plan, mine);
+  return xfi_plan_commit(plan, mine);
 }
 
 /* Make a second plan, commit it, and put it in the place of the first. *is_made is false if that
@@ -348,7 +348,7 @@ static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const
   *is_made = !k->is_single;
   if (k->is_single) {
     snprintf(why, sizeof why, "%s", xfer_last_error());
-    xfi_run_destroy(plan);
+    xfi_plan_destroy(plan);
     if (comm->transport->ops->check(comm->transport) == XFER_OK) st = XFER_OK;
     xfi_set_error("%s", why);
     return st;

@@ -67,7 +67,7 @@ static void say_plan(const xfi_span *span, const xfer_plan *plan)
 {
   xfer_plan_report_data r = XFER_PLAN_REPORT_INIT;
 
-  xfi_run_report(plan, &r);
+  xfi_plan_report(plan, &r);
   xfi_span_end(span, XFER_OK,
                "%llu tensors in %llu classes, %llu moves; gets %llu bytes from %llu ranks, sends "
                "%llu to %llu; direct %llu, packed %llu in %llu rounds, staging %llu",
@@ -94,7 +94,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
   comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
-  st = xfi_run_create(plan, &comm->plans, st, tensors, n_tensors, &options);
+  st = xfi_plan_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
   if (st == XFER_OK) {
     xfi_comm_has_plan(&comm->plans);
@@ -123,7 +123,7 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(copy_options(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
-  return xfi_run_simulate(plan, n_ranks, rank, tensors, n_tensors, &options);
+  return xfi_plan_simulate(plan, n_ranks, rank, tensors, n_tensors, &options);
 }
 
 typedef struct told {
@@ -131,7 +131,7 @@ typedef struct told {
   void *context;
 } told;
 
-static bool tell(void *context, const xfi_plan *plan, const xfi_traffic_row *row)
+static bool tell(void *context, const xfi_moves *plan, const xfi_traffic_row *row)
 {
   const told *to = context;
   const int64_t size = plan->options.ranks_per_domain;
@@ -169,7 +169,7 @@ xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(copy_options(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
-  return xfi_run_traffic(n_ranks, tensors, n_tensors, &options, tell, &to);
+  return xfi_plan_traffic(n_ranks, tensors, n_tensors, &options, tell, &to);
 }
 
 void xfer_plan_destroy(xfer_plan *plan)
@@ -177,7 +177,7 @@ void xfer_plan_destroy(xfer_plan *plan)
   const xfi_device *device = plan == NULL ? NULL : plan->device;
   xfi_plans *plans = plan == NULL ? NULL : plan->plans;
 
-  XFI_ON_DEVICE(device, xfi_run_destroy(plan));
+  XFI_ON_DEVICE(device, xfi_plan_destroy(plan));
   xfi_comm_lost_plan(plans);
 }
 
@@ -187,7 +187,7 @@ xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_
   xfer_status st = XFER_OK;
 
   XFI_NEED(plan);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_bind(plan, tensor, src_view, dst_view));
+  XFI_ON_DEVICE(plan->device, st = xfi_plan_bind(plan, tensor, src_view, dst_view));
   return st;
 }
 
@@ -204,7 +204,7 @@ static xfer_status bind_many(xfer_plan *plan, const size_t *tensors, const xfer_
 
   for (size_t i = 0; i < n; i++) {
     const xfer_status st =
-        xfi_run_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
+        xfi_plan_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
 
     if (st == XFER_OK || first != XFER_OK) continue;
     first = st;
@@ -259,7 +259,7 @@ xfer_status xfer_plan_commit(xfer_plan *plan)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_commit");
   enter(plan, XFI_INSIDE_COMMIT);
-  st = xfi_run_commit(plan, refused(plan, XFER_OK));
+  st = xfi_plan_commit(plan, refused(plan, XFER_OK));
   if (st == XFER_OK)
     say_plan(&span, plan);
   else
@@ -340,7 +340,7 @@ xfer_status xfer_plan_release(xfer_plan *plan)
 
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_RELEASE);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_release(plan, refused(plan, XFER_OK)));
+  XFI_ON_DEVICE(plan->device, st = xfi_plan_release(plan, refused(plan, XFER_OK)));
   return st;
 }
 
@@ -366,9 +366,9 @@ xfer_status xfer_plan_digest(xfer_plan *plan, xfer_digest *digests, size_t n_dig
   enter(plan, XFI_INSIDE_DIGEST);
   checked = refused(plan, check_digests(plan, digests, n_digests, side));
   XFI_ON_DEVICE(plan->device,
-                st = xfi_run_digest(plan, digests,
-                                    side == XFER_PLAN_SRC ? XFI_SIDE_SRC : XFI_SIDE_DST, checked,
-                                    stream));
+                st = xfi_plan_digest(plan, digests,
+                                     side == XFER_PLAN_SRC ? XFI_SIDE_SRC : XFI_SIDE_DST, checked,
+                                     stream));
   return st;
 }
 
@@ -378,7 +378,7 @@ xfer_status xfer_plan_check_replicas(xfer_plan *plan, xfer_stream stream)
 
   XFI_NEED(plan);
   enter(plan, XFI_INSIDE_REPLICAS);
-  XFI_ON_DEVICE(plan->device, st = xfi_run_check_replicas(plan, refused(plan, XFER_OK), stream));
+  XFI_ON_DEVICE(plan->device, st = xfi_plan_check_replicas(plan, refused(plan, XFER_OK), stream));
   return st;
 }
 
@@ -388,7 +388,7 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
 
   XFI_NEED(plan);
   XFI_NEED(report);
-  XFI_TRY(xfi_run_full_report(plan, &full));
+  XFI_TRY(xfi_plan_full_report(plan, &full));
   return XFI_REPORT_COPY(report, &full, xfer_plan_report_data, replicated_tensors);
 }
 
@@ -400,7 +400,7 @@ xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
 
   XFI_NEED(plan);
   XFI_NEED(move);
-  n = xfi_plan_listings(lists, plan->moves);
+  n = xfi_moves_listings(lists, plan->moves);
   for (int l = 0; l < n; at -= lists[l++].list->n_moves) {
     const xfi_move *m;
     const xfi_class *cls;
@@ -408,7 +408,7 @@ xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
 
     if (at >= lists[l].list->n_moves) continue;
     m = &lists[l].list->moves[at];
-    cls = xfi_plan_class(plan->moves, m->tensor);
+    cls = xfi_moves_class(plan->moves, m->tensor);
     memset(move, 0, sizeof *move);
     move->n_bytes = xfi_listing_box(&box, &lists[l], plan->moves, m);
     move->tensor = m->tensor;
@@ -434,8 +434,8 @@ xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
 
   XFI_NEED(plan);
   XFI_NEED(text);
-  XFI_TRY(xfi_run_full_report(plan, &report));
-  return xfi_plan_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0);
+  XFI_TRY(xfi_plan_full_report(plan, &report));
+  return xfi_moves_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0);
 }
 
 void xfer_text_free(char *text)

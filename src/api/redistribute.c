@@ -18,14 +18,14 @@ static xfer_status create(xfer_plan **plan, xfi_plans *plans, xfer_status checke
 {
   const given *g = context;
 
-  return xfi_run_create(plan, plans, checked, &g->tensor, 1, options);
+  return xfi_plan_create(plan, plans, checked, &g->tensor, 1, options);
 }
 
 static xfer_status bind(xfer_plan *plan, void *context)
 {
   const given *g = context;
 
-  return xfi_run_bind(plan, 0, g->src_view, g->dst_view);
+  return xfi_plan_bind(plan, 0, g->src_view, g->dst_view);
 }
 
 xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,

@@ -98,34 +98,34 @@ uint64_t xfi_move_bytes(const xfi_class *cls, const xfi_flows *flows, const xfi_
 }
 
 /* The ranks of a rank's domain, [*first, *end), in a plan that has domains. */
-static void domain_of(int *first, int *end, const xfi_plan *plan, int rank)
+static void domain_of(int *first, int *end, const xfi_moves *moves, int rank)
 {
-  const int64_t size = plan->options.ranks_per_domain;
+  const int64_t size = moves->options.ranks_per_domain;
   const int64_t begin = rank / size * size;
 
   *first = (int)begin;
-  *end = (int)(begin + size < plan->n_ranks ? begin + size : plan->n_ranks);
+  *end = (int)(begin + size < moves->n_ranks ? begin + size : moves->n_ranks);
 }
 
-int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank)
+int xfi_count_near(const xfi_moves *moves, const xfer_layout *layout, uint32_t part, int rank)
 {
   int first;
   int end;
   int n = 0;
 
-  domain_of(&first, &end, plan, rank);
+  domain_of(&first, &end, moves, rank);
   for (int r = first; r < end; r++)
     n += xfi_part_replica(layout, part, r) >= 0;
   return n;
 }
 
-int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
+int xfi_find_near(const xfi_moves *moves, const xfer_layout *layout, uint32_t part, int rank,
                   int index)
 {
   int first;
   int end;
 
-  domain_of(&first, &end, plan, rank);
+  domain_of(&first, &end, moves, rank);
   for (int r = first; r < end; r++)
     if (xfi_part_replica(layout, part, r) >= 0 && index-- == 0) return r;
   return -1;
@@ -152,30 +152,31 @@ int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n)
   return (int)((number_of(cls, turn) + (uint64_t)turn->stripe) % (uint64_t)n);
 }
 
-int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
+int xfi_choose_source(const xfi_moves *moves, const xfi_class *cls, const xfi_turn *turn,
                       int dst_rank)
 {
   if (xfi_part_replica(cls->src, turn->src_part, dst_rank) >= 0) return dst_rank;
-  if (plan->options.ranks_per_domain > 0 && !cls->broadcast) {
-    const int n = xfi_count_near(plan, cls->src, turn->src_part, dst_rank);
+  if (moves->options.ranks_per_domain > 0 && !cls->broadcast) {
+    const int n = xfi_count_near(moves, cls->src, turn->src_part, dst_rank);
 
     if (n > 0)
-      return xfi_find_near(plan, cls->src, turn->src_part, dst_rank, xfi_choose_near(cls, turn, n));
+      return xfi_find_near(moves, cls->src, turn->src_part, dst_rank,
+                           xfi_choose_near(cls, turn, n));
   }
   return xfi_part_rank(cls->src, turn->src_part, xfi_choose_replica(cls, turn));
 }
 
 /* ---- what ranks of a domain share ---- */
 
-xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+xfi_sharers xfi_find_sharers(const xfi_moves *moves, const xfi_class *cls, uint32_t src_part,
                              uint32_t dst_part, int rank)
 {
   xfi_sharers sharers = {0, 0};
   int first;
   int end;
 
-  if (plan->options.ranks_per_domain < 2 || cls->broadcast) return (xfi_sharers){1, 0};
-  domain_of(&first, &end, plan, rank);
+  if (moves->options.ranks_per_domain < 2 || cls->broadcast) return (xfi_sharers){1, 0};
+  domain_of(&first, &end, moves, rank);
   for (int r = first; r < end; r++) {
     if (xfi_part_replica(cls->src, src_part, r) >= 0) return (xfi_sharers){1, 0};
     if (xfi_part_replica(cls->dst, dst_part, r) < 0) continue;

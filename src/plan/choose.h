@@ -3,7 +3,7 @@
 #ifndef XFI_CHOOSE_H
 #define XFI_CHOOSE_H
 
-#include "plan_types.h"
+#include "moves_types.h"
 
 /* A move's box with its stripe applied, and where it lies on both ranks. `flows` is what move->box
  * counts in. */
@@ -36,28 +36,29 @@ int xfi_choose_near(const xfi_class *cls, const xfi_turn *turn, int n);
 
 /* For a plan with domains: how many ranks of `rank`'s domain hold a part, and the one of them at an
  * index (-1: there is none). */
-int xfi_count_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank);
-int xfi_find_near(const xfi_plan *plan, const xfer_layout *layout, uint32_t part, int rank,
+int xfi_count_near(const xfi_moves *moves, const xfer_layout *layout, uint32_t part, int rank);
+int xfi_find_near(const xfi_moves *moves, const xfer_layout *layout, uint32_t part, int rank,
                   int index);
 
 /* The rank that sends to dst_rank. */
-int xfi_choose_source(const xfi_plan *plan, const xfi_class *cls, const xfi_turn *turn,
+int xfi_choose_source(const xfi_moves *moves, const xfi_class *cls, const xfi_turn *turn,
                       int dst_rank);
 
 /* ---- once per domain ---- */
 
 /* The ranks that share with `rank` what comes from the source part to its destination part. */
-xfi_sharers xfi_find_sharers(const xfi_plan *plan, const xfi_class *cls, uint32_t src_part,
+xfi_sharers xfi_find_sharers(const xfi_moves *moves, const xfi_class *cls, uint32_t src_part,
                              uint32_t dst_part, int rank);
 /* The number by which a rank takes turns: its replica, or for a box that it shares its domain,
  * since all ranks that share have the same sources. */
-static inline int xfi_turn_replica(const xfi_plan *plan, xfi_sharers sharers, int rank, int replica)
+static inline int xfi_turn_replica(const xfi_moves *moves, xfi_sharers sharers, int rank,
+                                   int replica)
 {
-  return sharers.n > 1 ? (int)((uint32_t)rank / plan->options.ranks_per_domain) : replica;
+  return sharers.n > 1 ? (int)((uint32_t)rank / moves->options.ranks_per_domain) : replica;
 }
 
 /* The first stripe of a box of a flow into a part of the plan's rank. */
-static inline void xfi_turn_begin(xfi_turn *turn, const xfi_plan *plan, const xfi_class *cls,
+static inline void xfi_turn_begin(xfi_turn *turn, const xfi_moves *moves, const xfi_class *cls,
                                   const xfi_flow *flow, size_t box, uint32_t ordinal)
 {
   turn->ordinal = ordinal;
@@ -67,7 +68,7 @@ static inline void xfi_turn_begin(xfi_turn *turn, const xfi_plan *plan, const xf
                                      xfi_part_n_replicas(cls->src, flow->part), flow->sharers.n);
   turn->src_part = flow->part;
   turn->dst_part = flow->mine;
-  turn->dst_replica = xfi_turn_replica(plan, flow->sharers, plan->rank, flow->my_replica);
+  turn->dst_replica = xfi_turn_replica(moves, flow->sharers, moves->rank, flow->my_replica);
 }
 
 /* The index of the rank that takes a stripe, among near ranks that hold the destination's part. */

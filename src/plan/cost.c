@@ -18,25 +18,25 @@
 #define BROADCAST_GAIN 1.25
 
 /* Has an earlier class the same source mesh? The search is short, since a model has few meshes. */
-static bool seen_before(const xfi_plan *plan, size_t c)
+static bool seen_before(const xfi_moves *moves, size_t c)
 {
   for (size_t i = c; i-- > 0 && c - i <= 64;)
-    if (plan->classes[i].src->mesh == plan->classes[c].src->mesh) return true;
+    if (moves->classes[i].src->mesh == moves->classes[c].src->mesh) return true;
   return false;
 }
 
 /* How many distinct ranks are in the source mesh of some class. */
-static xfer_status count_sources(const xfi_plan *plan, int *n_sources)
+static xfer_status count_sources(const xfi_moves *moves, int *n_sources)
 {
   xfer_status st = XFER_OK;
-  unsigned char *seen = xfi_calloc((size_t)plan->n_ranks, 1);
+  unsigned char *seen = xfi_calloc((size_t)moves->n_ranks, 1);
   int n = 0;
 
-  XFI_CHECK_DONE(seen != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
-  for (size_t c = 0; c < plan->n_classes; c++) {
-    const xfer_mesh *mesh = plan->classes[c].src->mesh;
+  XFI_CHECK_DONE(seen != NULL, XFER_ERR_NOMEM, "%d ranks", moves->n_ranks);
+  for (size_t c = 0; c < moves->n_classes; c++) {
+    const xfer_mesh *mesh = moves->classes[c].src->mesh;
 
-    if (seen_before(plan, c)) continue;
+    if (seen_before(moves, c)) continue;
     for (int i = 0; i < mesh->size; i++) {
       n += seen[mesh->ranks[i]] == 0;
       seen[mesh->ranks[i]] = 1;
@@ -120,42 +120,42 @@ static xfer_status count_saved(double *saved, const xfi_class *cls, int n_source
   return XFER_OK;
 }
 
-static xfer_status choose(xfi_plan *plan)
+static xfer_status choose(xfi_moves *moves)
 {
-  const bool asked = plan->options.lane == XFER_LANE_BROADCAST;
-  const double least = (double)plan->options.min_broadcast_saving_bytes;
+  const bool asked = moves->options.lane == XFER_LANE_BROADCAST;
+  const double least = (double)moves->options.min_broadcast_saving_bytes;
   int n_sources = 0;
   double all_saved = 0;
 
-  if (plan->options.lane != XFER_LANE_AUTO && !asked) return XFER_OK;
-  if (plan->n_ranks == 1) return XFER_OK;
-  XFI_TRY(count_sources(plan, &n_sources));
-  for (size_t c = 0; c < plan->n_classes; c++) {
-    xfi_class *cls = &plan->classes[c];
+  if (moves->options.lane != XFER_LANE_AUTO && !asked) return XFER_OK;
+  if (moves->n_ranks == 1) return XFER_OK;
+  XFI_TRY(count_sources(moves, &n_sources));
+  for (size_t c = 0; c < moves->n_classes; c++) {
+    xfi_class *cls = &moves->classes[c];
     double saved = 0;
 
     if (!asked) XFI_TRY(count_saved(&saved, cls, n_sources));
     cls->broadcast = asked || saved > 0;
     all_saved += saved * (double)cls->n_tensors;
   }
-  for (size_t c = 0; c < plan->n_classes; c++) {
-    xfi_class *cls = &plan->classes[c];
+  for (size_t c = 0; c < moves->n_classes; c++) {
+    xfi_class *cls = &moves->classes[c];
 
     cls->broadcast = cls->broadcast && (asked || all_saved >= least);
-    if (cls->broadcast) plan->n_broadcast += cls->n_tensors;
+    if (cls->broadcast) moves->n_broadcast += cls->n_tensors;
   }
   return XFER_OK;
 }
 
 /* Computed in one mode of rounding: all ranks must come to the same result, whatever modes their
  * threads are in. */
-xfer_status xfi_cost_choose(xfi_plan *plan)
+xfer_status xfi_cost_choose(xfi_moves *moves)
 {
   fenv_t callers;
   xfer_status st;
 
   xfi_float_mode_enter(&callers);
-  st = choose(plan);
+  st = choose(moves);
   xfi_float_mode_leave(&callers);
   return st;
 }

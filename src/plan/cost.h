@@ -2,9 +2,9 @@
 #ifndef XFI_COST_H
 #define XFI_COST_H
 
-#include "plan_types.h"
+#include "moves_types.h"
 
-/* Set `broadcast` of every class and plan->n_broadcast. */
-xfer_status xfi_cost_choose(xfi_plan *plan);
+/* Set `broadcast` of every class and moves->n_broadcast. */
+xfer_status xfi_cost_choose(xfi_moves *moves);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "plan_types.h"
+#include "moves_types.h"
 #include "vec.h"
 
 xfi_box xfi_flows_box(const xfi_flows *flows, size_t box)

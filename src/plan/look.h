@@ -7,7 +7,7 @@
 
 #include "boxes.h"
 #include "held.h"
-#include "plan_types.h"
+#include "moves_types.h"
 
 /* An interval of one dim with its place in both parts. */
 typedef struct xfi_piece {
@@ -61,7 +61,7 @@ void xfi_scratch_free(xfi_scratch *scratch);
 /* The side of a class that a rank looks from. */
 typedef struct xfi_look {
   xfi_class *cls;
-  const xfi_plan *plan;
+  const xfi_moves *moves;
   bool is_source;
   const xfer_layout *mine;
   const xfer_layout *other;

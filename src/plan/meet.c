@@ -171,7 +171,7 @@ static xfer_status say_missing(const xfi_look *look, const xfi_held *mine, const
   print_bounds(rest, left->at, n_dims);
   XFI_CHECK(false, XFER_ERR_SHAPE,
             "tensor \"%.100s\": rank %d needs [%s] of its box [%s], which no source holds",
-            look->plan->tensors[look->cls->first_tensor].name, look->plan->rank, rest, box);
+            look->moves->tensors[look->cls->first_tensor].name, look->moves->rank, rest, box);
   return XFER_OK;
 }
 
@@ -235,7 +235,7 @@ static xfer_status prove_box(const xfi_look *look, const xfi_held *mine, const m
     for (size_t k = i + 1; k < n && starts[k].lo < a->lo[by] + a->length[by]; k++)
       XFI_CHECK(!boxes_overlap(a, &in[starts[k].i].box, n_dims), XFER_ERR_INTERNAL,
                 "tensor \"%.100s\": rank %d would get an element twice",
-                look->plan->tensors[look->cls->first_tensor].name, look->plan->rank);
+                look->moves->tensors[look->cls->first_tensor].name, look->moves->rank);
   }
   return XFER_OK;
 }
@@ -307,7 +307,7 @@ xfer_status xfi_meet_fill(const xfi_look *look)
   xfi_scratch *s = look->scratch;
 
   s->n_met = s->held.n = 0;
-  XFI_TRY(xfi_layout_held(&s->held, look->mine, look->plan->rank, look->is_source));
+  XFI_TRY(xfi_layout_held(&s->held, look->mine, look->moves->rank, look->is_source));
   for (size_t i = 0; i < s->held.n; i++)
     XFI_TRY(meet_own(look, &s->held.at[i]));
   return make_flows(look->flows, s, look->mine->n_dims, look->is_source);

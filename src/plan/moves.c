@@ -1,11 +1,7 @@
 /*
- * Moves: the flows of each class, once per tensor, with the peer that each box comes from or goes
- * to.
- *
- * A receiver asks choose.c for the source of each stripe that it takes. A sender steps through the
- * destination replicas that can have chosen it: the choice adds the replica's number to a rotation
- * and takes it modulo the number of sources, so they lie n_sources apart. Where domains say who the
- * sources are, it looks at each replica once per class, and steps through the class's tensors.
+ * How a plan is made: its tensors are checked and sorted into classes, each class is filled once
+ * (class.c), and its flows become moves for each of its tensors (move_lists.c). Pure arithmetic, on
+ * one rank: what ranks have to agree on is in src/agree.
  */
 #include "moves.h"
 
@@ -13,410 +9,184 @@
 
 #include "alloc.h"
 #include "checked.h"
-#include "choose.h"
-#include "class.h"
+#include "cost.h"
 #include "error.h"
-#include "vec.h"
+#include "intern.h"
+#include "move_lists.h"
 
-/* The bytes of an element of the largest dtype. */
-enum { MAX_ELEM_BYTES = 8 };
+/* What tensors of one class have in common. */
+typedef struct class_key {
+  uint64_t src[2];
+  uint64_t dst[2];
+  xfer_conversion conversion;
+} class_key;
 
-xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given)
+static uint32_t class_of(xfi_interned *classes, const xfi_tensor *tensor)
 {
-  size_t next[MAX_ELEM_BYTES + 1] = {0}; /* by wire_bytes: where in the order */
+  class_key key = {.conversion = tensor->conversion};
 
-  plan->order = xfi_calloc(plan->n_tensors, sizeof *plan->order);
-  XFI_CHECK(plan->order != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
-  if (given != NULL) {
-    if (plan->n_tensors > 0) memcpy(plan->order, given, plan->n_tensors * sizeof *given);
-    return XFER_OK;
-  }
-  for (size_t c = 0; c < plan->n_classes; c++)
-    for (int bytes = plan->classes[c].wire_bytes / 2; bytes > 0; bytes /= 2)
-      next[bytes] += plan->classes[c].n_tensors;
-  for (size_t t = 0; t < plan->n_tensors; t++)
-    plan->order[next[xfi_plan_class(plan, t)->wire_bytes]++] = (uint32_t)t;
-  return XFER_OK;
+  memcpy(key.src, tensor->src->digest, sizeof key.src);
+  memcpy(key.dst, tensor->dst->digest, sizeof key.dst);
+  return xfi_intern_bytes(classes, &key, sizeof key);
 }
 
-xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list)
+/* Once it is known how many there are: each class goes on with the turns of sources where the one
+ * before stopped. */
+static xfer_status make_classes(xfi_moves *moves)
 {
-  list->peer_bytes = xfi_calloc((size_t)plan->n_ranks, sizeof *list->peer_bytes);
-  XFI_CHECK(list->peer_bytes != NULL, XFER_ERR_NOMEM, "%d ranks", plan->n_ranks);
-  return XFER_OK;
-}
+  uint32_t next = 0;
 
-xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes)
-{
-  XFI_CHECK(list->n_moves < XFI_MOST_MOVES, XFER_ERR_OVERFLOW,
-            "a rank sends or receives in more than %zu moves, the most that its plan may have",
-            XFI_MOST_MOVES);
-  XFI_TRY(XFI_APPEND(list->moves, list->n_moves, list->capacity, move));
-  if (list->peer_bytes != NULL) list->peer_bytes[move.peer] += n_bytes;
-  return XFER_OK;
-}
+  moves->classes = xfi_calloc(moves->n_classes, sizeof *moves->classes);
+  XFI_CHECK(moves->classes != NULL, XFER_ERR_NOMEM, "%zu classes", moves->n_classes);
+  for (size_t t = 0; t < moves->n_tensors; t++) {
+    xfi_tensor *tensor = &moves->tensors[t];
+    xfi_class *cls = &moves->classes[tensor->class_index];
 
-static xfer_status add_send(xfi_plan *plan, const xfi_class *cls, uint32_t tensor, size_t box,
-                            const xfi_turn *turn, int peer)
-{
-  const xfi_move move = {tensor, peer, (uint32_t)box, (uint16_t)turn->stripe,
-                         (uint16_t)turn->n_stripes};
-  const uint64_t n_bytes = xfi_move_bytes(cls, &cls->sends, &move);
-
-  XFI_CHECK(xfi_add_fits(plan->out_bytes, n_bytes, &plan->out_bytes), XFER_ERR_OVERFLOW,
-            "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
-  return xfi_move_add(&plan->sends, move, cls->broadcast ? 0 : n_bytes);
-}
-
-/* ---- sends of a tensor ---- */
-
-/* A box of a flow from this rank's source part, for one tensor, and to whom it may go. */
-typedef struct send_job {
-  xfi_plan *plan;
-  const xfi_class *cls;
-  uint32_t tensor;
-  size_t box; /* in cls->sends */
-  int my_replica;
-  xfi_turn turn; /* its dst_replica varies */
-} send_job;
-
-/* Add the moves of a stripe to every destination replica that has chosen this rank as its source.
- */
-static xfer_status send_stripe(send_job *job)
-{
-  const xfi_class *cls = job->cls;
-  const int step = cls->broadcast ? 1 : xfi_part_n_replicas(cls->src, job->turn.src_part);
-  const int n_replicas = xfi_part_n_replicas(cls->dst, job->turn.dst_part);
-  int first = 0;
-
-  if (!cls->broadcast) {
-    job->turn.dst_replica = 0;
-    first = job->my_replica - xfi_choose_replica(cls, &job->turn);
-    if (first < 0) first += step;
-  }
-  for (int r = first; r < n_replicas; r += step) {
-    const int peer = xfi_part_rank(cls->dst, job->turn.dst_part, r);
-
-    job->turn.dst_replica = r;
-    if (peer == job->plan->rank) continue; /* a self-copy, found on the receiving side */
-    if (xfi_choose_source(job->plan, cls, &job->turn, peer) == job->plan->rank)
-      XFI_TRY(add_send(job->plan, cls, job->tensor, job->box, &job->turn, peer));
-  }
-  return XFER_OK;
-}
-
-static xfer_status send_tensor(xfi_plan *plan, uint32_t tensor)
-{
-  const xfi_class *cls = xfi_plan_class(plan, tensor);
-  send_job job = {.plan = plan, .cls = cls, .tensor = tensor};
-
-  for (size_t f = 0; f < cls->sends.n; f++) {
-    const xfi_flow *flow = &cls->sends.at[f];
-
-    job.my_replica = flow->my_replica;
-    for (size_t b = 0; b < flow->n; b++) {
-      job.box = flow->first + b;
-      job.turn = (xfi_turn){plan->tensors[tensor].ordinal, b, 0, 1, flow->mine, flow->part, 0};
-      job.turn.n_stripes = xfi_stripe_count(cls, xfi_flows_length(&cls->sends, job.box),
-                                            xfi_part_n_replicas(cls->src, flow->mine), 1);
-      for (; job.turn.stripe < job.turn.n_stripes; job.turn.stripe++)
-        XFI_TRY(send_stripe(&job));
+    if (cls->n_tensors == 0) {
+      cls->src = tensor->src;
+      cls->dst = tensor->dst;
+      cls->conversion = tensor->conversion;
+      cls->first_tensor = t;
     }
+    tensor->ordinal = (uint32_t)cls->n_tensors++;
   }
-  return XFER_OK;
-}
-
-/* ---- sends of a class, where there are domains ---- */
-
-/* What this rank may send to the ranks of one domain, in turn with the other sources of a flow. */
-typedef struct offer {
-  xfi_plan *plan;
-  const xfi_class *cls;
-  const xfi_flow *flow;
-  const uint32_t *by_ordinal; /* tensors */
-  int n_sources;
-  int mine;  /* this one among them */
-  bool near; /* they are those in the domain */
-} offer;
-
-/* Add the moves of a stripe to one rank of the domain: of those tensors in whose turn this rank is
- * the source. */
-static xfer_status offer_stripe(const offer *o, xfi_turn turn, xfi_sharers sharers, int peer)
-{
-  const xfi_class *cls = o->cls;
-  int i = o->mine -
-          (o->near ? xfi_choose_near(cls, &turn, o->n_sources) : xfi_choose_replica(cls, &turn));
-
-  for (size_t t = (size_t)(i < 0 ? i + o->n_sources : i); t < cls->n_tensors;
-       t += (size_t)o->n_sources) {
-    turn.ordinal = cls->first_ordinal + (uint32_t)t;
-    if (xfi_taker(cls, &turn, sharers.n) == sharers.index)
-      XFI_TRY(add_send(o->plan, cls, o->by_ordinal[turn.ordinal], o->flow->first + turn.box, &turn,
-                       peer));
+  for (size_t c = 0; c < moves->n_classes; c++) {
+    moves->classes[c].first_ordinal = next;
+    next += (uint32_t)moves->classes[c].n_tensors;
   }
+  for (size_t t = 0; t < moves->n_tensors; t++)
+    moves->tensors[t].ordinal += xfi_moves_class(moves, t)->first_ordinal;
   return XFER_OK;
 }
 
-/* A rank that holds a part. */
-typedef struct holder {
-  int rank;
-  int replica;
-} holder;
-
-/* Adds the moves of a flow to the ranks of one domain that hold the destination part. */
-static xfer_status offer_flow(const offer *o, const holder *to, int n)
+/* Check that the plan has all ranks of a mesh. */
+static xfer_status check_mesh(const xfi_moves *moves, const char *name, const char *side,
+                              const xfer_mesh *mesh)
 {
-  const xfi_class *cls = o->cls;
-  const xfi_flow *flow = o->flow;
-  const int n_replicas = xfi_part_n_replicas(cls->src, flow->mine);
-
-  for (int i = 0; i < n; i++) {
-    const xfi_sharers sharers = o->near ? (xfi_sharers){1, 0} : (xfi_sharers){n, i};
-
-    if (o->near && xfi_part_replica(cls->src, flow->mine, to[i].rank) >= 0) continue; /* its own */
-    for (size_t b = 0; b < flow->n; b++) {
-      const int64_t *length = xfi_flows_length(&cls->sends, flow->first + b);
-      xfi_turn turn = {cls->first_ordinal,
-                       b,
-                       0,
-                       xfi_stripe_count(cls, length, n_replicas, sharers.n),
-                       flow->mine,
-                       flow->part,
-                       xfi_turn_replica(o->plan, sharers, to[i].rank, to[i].replica)};
-
-      for (; turn.stripe < turn.n_stripes; turn.stripe++)
-        XFI_TRY(offer_stripe(o, turn, sharers, to[i].rank));
-    }
-  }
+  XFI_CHECK(mesh->max_rank < moves->n_ranks, XFER_ERR_ARG,
+            "tensor \"%.100s\": its %s mesh has rank %d, the comm only ranks 0 to %d", name, side,
+            mesh->max_rank, moves->n_ranks - 1);
   return XFER_OK;
 }
 
-static int by_rank(const void *a, const void *b)
+static xfer_status check_class(xfi_moves *moves, xfi_class *cls)
 {
-  const holder *x = a;
-  const holder *y = b;
+  const char *name = moves->tensors[cls->first_tensor].name;
+  const xfer_layout *a = cls->src;
+  const xfer_layout *b = cls->dst;
+  size_t n_bytes;
 
-  return (x->rank > y->rank) - (x->rank < y->rank);
-}
-
-/* Lists the ranks that hold a part, by rank, so those of one domain follow each other. */
-static xfer_status find_holders(holder **holders, int *n, const xfer_layout *layout, uint32_t part)
-{
-  *n = xfi_part_n_replicas(layout, part);
-  *holders = xfi_calloc((size_t)*n, sizeof **holders);
-  XFI_CHECK(*holders != NULL, XFER_ERR_NOMEM, "%d ranks", *n);
-  for (int r = 0; r < *n; r++)
-    (*holders)[r] = (holder){xfi_part_rank(layout, part, r), r};
-  xfi_sort(*holders, (size_t)*n, sizeof **holders, by_rank);
+  XFI_TRY(xfi_conversion_fits(&cls->conversion, a, b, name));
+  XFI_CHECK(a->n_dims == b->n_dims, XFER_ERR_SHAPE,
+            "tensor \"%.100s\": the source has %d dims, the destination %d", name, a->n_dims,
+            b->n_dims);
+  for (int d = 0; d < a->n_dims; d++)
+    XFI_CHECK(a->dims[d].size == b->dims[d].size, XFER_ERR_SHAPE,
+              "tensor \"%.100s\", dim %d: the source has %lld indices, the destination %lld", name,
+              d, (long long)a->dims[d].size, (long long)b->dims[d].size);
+  XFI_TRY(check_mesh(moves, name, "source", a->mesh));
+  XFI_TRY(check_mesh(moves, name, "destination", b->mesh));
+  cls->wire_bytes = b->elem_bytes < a->elem_bytes ? b->elem_bytes : a->elem_bytes;
+  XFI_CHECK(xfi_mul_fits((size_t)(a->n_elems * cls->wire_bytes), cls->n_tensors, &n_bytes) &&
+                xfi_add_fits(moves->payload_bytes, n_bytes, &moves->payload_bytes),
+            XFER_ERR_OVERFLOW, "the tensors' bytes do not fit in 64 bits");
   return XFER_OK;
 }
 
-/* The index behind the last holder that is in the same domain as holder `first`. */
-static int domain_end(const holder *at, int first, int n, uint32_t size)
+static xfer_status add_tensors(xfi_moves *moves, const xfer_tensor *tensors)
 {
-  int end = first;
-
-  while (end < n && (uint32_t)at[end].rank / size == (uint32_t)at[first].rank / size)
-    end++;
-  return end;
-}
-
-static xfer_status send_flow(xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow,
-                             const uint32_t *by_ordinal)
-{
-  const uint32_t size = plan->options.ranks_per_domain;
   xfer_status st = XFER_OK;
-  holder *from = NULL;
-  holder *to = NULL;
-  int n_from;
-  int n_to;
-  int s = 0;
+  xfi_interned classes = {0};
 
-  XFI_TRY_DONE(find_holders(&from, &n_from, cls->src, flow->mine));
-  XFI_TRY_DONE(find_holders(&to, &n_to, cls->dst, flow->part));
-  for (int first = 0, end; first < n_to; first = end) {
-    offer o = {plan, cls, flow, by_ordinal, 0, -1, true};
+  XFI_TRY_DONE(xfi_interned_create(&classes, moves->n_tensors));
+  moves->tensors = xfi_calloc(moves->n_tensors, sizeof *moves->tensors);
+  XFI_CHECK_DONE(moves->tensors != NULL, XFER_ERR_NOMEM, "%zu tensors", moves->n_tensors);
+  for (size_t t = 0; t < moves->n_tensors; t++) {
+    xfi_tensor *tensor = &moves->tensors[t];
 
-    end = domain_end(to, first, n_to, size);
-    while (s < n_from && (uint32_t)from[s].rank / size < (uint32_t)to[first].rank / size)
-      s++;
-    for (; s < n_from && (uint32_t)from[s].rank / size == (uint32_t)to[first].rank / size; s++) {
-      if (from[s].rank == plan->rank) o.mine = o.n_sources;
-      o.n_sources++;
-    }
-    if (o.n_sources == 0) o = (offer){plan, cls, flow, by_ordinal, n_from, flow->my_replica, false};
-    if (o.mine >= 0) XFI_TRY_DONE(offer_flow(&o, to + first, end - first));
+    tensor->name = xfi_strdup(tensors[t].name);
+    XFI_CHECK_DONE(tensor->name != NULL, XFER_ERR_NOMEM, "%zu tensors", moves->n_tensors);
+    tensor->src = xfi_layout_share(tensors[t].src);
+    tensor->dst = xfi_layout_share(tensors[t].dst);
+    tensor->conversion = xfi_conversion_settle(&tensors[t].conversion, tensor->src, tensor->dst);
+    moves->n_converted += tensor->conversion.kind != XFER_CONVERSION_NONE;
+    moves->n_replicated += xfi_layout_has_replicas(tensor->src);
+    tensor->class_index = class_of(&classes, tensor);
   }
+  moves->n_classes = classes.n;
+  XFI_TRY_DONE(make_classes(moves));
 done:
-  xfi_free(from);
-  xfi_free(to);
+  xfi_interned_free(&classes);
   return st;
 }
 
-static xfer_status receive_box(xfi_plan *plan, uint32_t tensor, const xfi_flow *flow,
-                               size_t box_in_flow)
+xfer_status xfi_moves_classify(xfi_moves **moves, int n_ranks, int rank, const xfer_tensor *tensors,
+                               size_t n_tensors, const xfi_moves_options *options)
 {
-  const xfi_class *cls = xfi_plan_class(plan, tensor);
-  xfi_move move = {tensor, plan->rank, (uint32_t)(flow->first + box_in_flow), 0, 1};
-  xfi_turn turn;
+  xfer_status st = XFER_OK;
+  xfi_moves *p = NULL;
 
-  if (xfi_part_replica(cls->src, flow->part, plan->rank) >= 0) {
-    plan->self_bytes += xfi_move_bytes(cls, &cls->recvs, &move);
-    return xfi_move_add(&plan->selfs, move, 0);
-  }
-  xfi_turn_begin(&turn, plan, cls, flow, box_in_flow, plan->tensors[tensor].ordinal);
-  move.n_stripes = (uint16_t)turn.n_stripes;
-  for (; turn.stripe < turn.n_stripes; turn.stripe++) {
-    if (xfi_taker(cls, &turn, flow->sharers.n) != flow->sharers.index) continue;
-    move.stripe = (uint16_t)turn.stripe;
-    move.peer = xfi_choose_source(plan, cls, &turn, plan->rank);
-    XFI_TRY(xfi_move_add(&plan->recvs, move,
-                         cls->broadcast ? 0 : xfi_move_bytes(cls, &cls->recvs, &move)));
-  }
-  return XFER_OK;
+  p = xfi_calloc(1, sizeof *p);
+  XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "plan");
+  XFI_CHECK_DONE(n_tensors <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu tensors", n_tensors);
+  p->n_ranks = n_ranks;
+  p->rank = rank;
+  p->options = *options;
+  p->n_tensors = n_tensors;
+  XFI_TRY_DONE(add_tensors(p, tensors));
+  for (size_t c = 0; c < p->n_classes; c++)
+    XFI_TRY_DONE(check_class(p, &p->classes[c]));
+  XFI_TRY_DONE(xfi_moves_set_order(p, options->order));
+  p->options.order = NULL;
+  XFI_TRY_DONE(xfi_cost_choose(p));
+
+  *moves = p;
+  p = NULL;
+done:
+  xfi_moves_destroy(p);
+  return st;
 }
 
-static xfer_status receive_tensor(xfi_plan *plan, uint32_t tensor)
+xfer_status xfi_moves_create(xfi_moves **moves, int n_ranks, int rank, const xfer_tensor *tensors,
+                             size_t n_tensors, const xfi_moves_options *options)
 {
-  const xfi_class *cls = xfi_plan_class(plan, tensor);
+  xfer_status st = XFER_OK;
+  xfi_moves *p = NULL;
 
-  if (!cls->in_dst) return XFER_OK;
-  XFI_CHECK(xfi_add_fits(plan->in_bytes, cls->dst_bytes, &plan->in_bytes), XFER_ERR_OVERFLOW,
-            "the bytes that rank %d receives do not fit in 64 bits", plan->rank);
-  plan->zero_bytes += cls->zero_bytes;
-  for (size_t f = 0; f < cls->recvs.n; f++)
-    for (size_t b = 0; b < cls->recvs.at[f].n; b++)
-      XFI_TRY(receive_box(plan, tensor, &cls->recvs.at[f], b));
-  return XFER_OK;
+  XFI_TRY_DONE(xfi_moves_classify(&p, n_ranks, rank, tensors, n_tensors, options));
+  XFI_TRY_DONE(xfi_moves_fill(p));
+  XFI_TRY_DONE(xfi_relay_fill(p));
+  *moves = p;
+  p = NULL;
+done:
+  xfi_moves_destroy(p);
+  return st;
 }
 
-/* Replace the moves of a list by the same ones in another order. */
-static void take_moves(xfi_move_list *list, xfi_move **sorted)
+static void free_list(xfi_move_list *list)
 {
   xfi_free(list->moves);
-  list->moves = *sorted;
-  list->capacity = list->n_moves;
-  *sorted = NULL;
-}
-
-xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list)
-{
-  xfer_status st = XFER_OK;
-  xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
-  size_t *next =
-      xfi_calloc((size_t)plan->n_ranks + 1, sizeof *next); /* [rank] where its next move goes */
-  size_t n_peers = 0;
-
-  XFI_CHECK_DONE(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
-  for (size_t i = 0; i < list->n_moves; i++)
-    next[list->moves[i].peer + 1]++;
-  for (int r = 0; r < plan->n_ranks; r++)
-    n_peers += next[r + 1] > 0;
-  list->peers = xfi_calloc(n_peers, sizeof *list->peers);
-  XFI_CHECK_DONE(list->peers != NULL, XFER_ERR_NOMEM, "%zu peers", n_peers);
-  for (int r = 0; r < plan->n_ranks; r++) {
-    const size_t n = next[r + 1];
-
-    next[r + 1] += next[r];
-    if (n > 0) list->peers[list->n_peers++] = (xfi_peer){r, next[r], n, list->peer_bytes[r]};
-  }
-  for (size_t i = 0; i < list->n_moves; i++)
-    sorted[next[list->moves[i].peer]++] = list->moves[i];
-  take_moves(list, &sorted);
+  xfi_free(list->peers);
   xfi_free(list->peer_bytes);
-  list->peer_bytes = NULL;
-done:
-  xfi_free(sorted);
-  xfi_free(next);
-  return st;
 }
 
-/* A class is filled when its first tensor comes: its moves are then made from what is at hand. */
-static xfer_status fill_tensor(xfi_plan *plan, uint32_t tensor, const uint32_t *by_ordinal,
-                               xfi_scratch *scratch)
+void xfi_moves_destroy(xfi_moves *moves)
 {
-  xfi_class *cls = &plan->classes[plan->tensors[tensor].class_index];
-  const bool by_class = by_ordinal != NULL && !cls->broadcast;
-
-  if (!cls->is_filled) {
-    XFI_TRY(xfi_class_fill(cls, plan, scratch));
-    cls->is_filled = true;
-    for (size_t f = 0; f < cls->sends.n && by_class; f++)
-      XFI_TRY(send_flow(plan, cls, &cls->sends.at[f], by_ordinal));
+  if (moves == NULL) return;
+  if (moves->relay != NULL) moves->relay->tensors = NULL; /* they are the plan's */
+  xfi_moves_destroy(moves->relay);
+  for (size_t t = 0; moves->tensors != NULL && t < moves->n_tensors; t++) {
+    xfi_free(moves->tensors[t].name);
+    xfi_layout_destroy(moves->tensors[t].src);
+    xfi_layout_destroy(moves->tensors[t].dst);
   }
-  if (!by_class) XFI_TRY(send_tensor(plan, tensor));
-  return receive_tensor(plan, tensor);
-}
-
-/* List the tensors by ordinal. Needed only for a plan with domains, whose sends are made class by
- * class. */
-static xfer_status list_by_ordinal(const xfi_plan *plan, uint32_t **by_ordinal)
-{
-  if (plan->options.ranks_per_domain == 0) return XFER_OK;
-  *by_ordinal = xfi_calloc(plan->n_tensors, sizeof **by_ordinal);
-  XFI_CHECK(*by_ordinal != NULL, XFER_ERR_NOMEM, "%zu tensors", plan->n_tensors);
-  for (size_t t = 0; t < plan->n_tensors; t++)
-    (*by_ordinal)[plan->tensors[t].ordinal] = (uint32_t)t;
-  return XFER_OK;
-}
-
-/* Sort moves that were made class by class into the order of tensors. */
-static xfer_status order_moves(const xfi_plan *plan, xfi_move_list *list)
-{
-  xfer_status st = XFER_OK;
-  xfi_move *sorted = xfi_calloc(list->n_moves, sizeof *sorted);
-  size_t *next = xfi_calloc(plan->n_tensors, sizeof *next); /* [tensor] where its next move goes */
-  size_t at = 0;
-
-  XFI_CHECK_DONE(sorted != NULL && next != NULL, XFER_ERR_NOMEM, "%zu moves", list->n_moves);
-  for (size_t i = 0; i < list->n_moves; i++)
-    next[list->moves[i].tensor]++;
-  for (size_t i = 0; i < plan->n_tensors; i++) {
-    const size_t n = next[plan->order[i]];
-
-    next[plan->order[i]] = at;
-    at += n;
-  }
-  for (size_t i = 0; i < list->n_moves; i++)
-    sorted[next[list->moves[i].tensor]++] = list->moves[i];
-  take_moves(list, &sorted);
-done:
-  xfi_free(sorted);
-  xfi_free(next);
-  return st;
-}
-
-/* Fetch what the tensor at a place of the order needs, which will be planned soon. */
-static void expect(const xfi_plan *plan, size_t at, int step)
-{
-  const xfi_class *cls;
-
-  if (at >= plan->n_tensors) return;
-  cls = xfi_plan_class(plan, plan->order[at]);
-  if (cls->is_filled) return;
-  xfi_layout_fetch(cls->src, plan->rank, step);
-  xfi_layout_fetch(cls->dst, plan->rank, step);
-}
-
-xfer_status xfi_moves_fill(xfi_plan *plan)
-{
-  xfer_status st = XFER_OK;
-  xfi_scratch scratch = {0};
-  uint32_t *by_ordinal = NULL;
-
-  XFI_TRY_DONE(xfi_moves_begin(plan, &plan->sends));
-  XFI_TRY_DONE(xfi_moves_begin(plan, &plan->recvs));
-  XFI_TRY_DONE(list_by_ordinal(plan, &by_ordinal));
-  for (size_t i = 0; i < plan->n_tensors; i++) {
-    for (int step = 0; step < XFI_FETCH_STEPS; step++)
-      expect(plan, i + (size_t)(XFI_FETCH_STEPS - step), step);
-    XFI_TRY_DONE(fill_tensor(plan, plan->order[i], by_ordinal, &scratch));
-  }
-  if (by_ordinal != NULL) XFI_TRY_DONE(order_moves(plan, &plan->sends));
-  XFI_TRY_DONE(xfi_moves_group(plan, &plan->sends));
-  XFI_TRY_DONE(xfi_moves_group(plan, &plan->recvs));
-done:
-  xfi_free(by_ordinal);
-  xfi_scratch_free(&scratch);
-  return st;
+  for (size_t c = 0; moves->classes != NULL && c < moves->n_classes; c++)
+    xfi_class_free(&moves->classes[c]);
+  xfi_free(moves->tensors);
+  xfi_free(moves->order);
+  xfi_free(moves->classes);
+  free_list(&moves->sends);
+  free_list(&moves->recvs);
+  free_list(&moves->selfs);
+  xfi_free(moves);
 }

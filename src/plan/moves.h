@@ -1,26 +1,47 @@
-/* Instantiating the flows of each class for each of its tensors. */
+/*
+ * The moves of a plan: for one rank, which boxes of which tensors go to and come from whom. A pure
+ * function of metadata: both ends of a pair derive the same list in the same order, with no
+ * negotiation.
+ *
+ * Tensors with equal (source layout, destination layout) form a *class*. Overlaps of parts are
+ * found once per class (*flows*) and only instantiated per tensor (*moves*), so cost follows a
+ * rank's own moves.
+ */
 #ifndef XFI_MOVES_H
 #define XFI_MOVES_H
 
-#include "plan_types.h"
+#include "choose.h"
+#include "conversion.h"
+#include "moves_types.h"
 
-/* Sets plan->order: largest elements first, so that packed streams never misalign one; or as
- * given. */
-xfer_status xfi_plan_set_order(xfi_plan *plan, const uint32_t *given);
-/* Fill sends, recvs, selfs and the byte counts of a plan. */
-xfer_status xfi_moves_fill(xfi_plan *plan);
-/* After xfi_moves_fill(): make plan->relay (relay.c). */
-xfer_status xfi_relay_fill(xfi_plan *plan);
+/* Both layouts of each tensor are known. The tensors are copied. */
+xfer_status xfi_moves_create(xfi_moves **moves, int n_ranks, int rank, const xfer_tensor *tensors,
+                             size_t n_tensors, const xfi_moves_options *options);
+/* Check the tensors and sort them into classes, which are not filled: there are no moves yet. */
+xfer_status xfi_moves_classify(xfi_moves **moves, int n_ranks, int rank, const xfer_tensor *tensors,
+                               size_t n_tensors, const xfi_moves_options *options);
+void xfi_moves_destroy(xfi_moves *moves);
 
-/* The most moves of a list: a plan of as many takes 2 GB and seconds, and its lanes far more. */
-#define XFI_MOST_MOVES ((size_t)1 << 26)
+/* ---- as text (print.c) ---- */
 
-/* Begin a list that will have peers. */
-xfer_status xfi_moves_begin(const xfi_plan *plan, xfi_move_list *list);
-/* Append a move, whose n_bytes are added to its peer's; 0: they do not count. XFER_ERR_OVERFLOW:
- * the list has too many moves. */
-xfer_status xfi_move_add(xfi_move_list *list, xfi_move move, uint64_t n_bytes);
-/* Sort moves by peer, keeping the order within one, and list the peers. */
-xfer_status xfi_moves_group(const xfi_plan *plan, xfi_move_list *list);
+/* The lists of a plan's moves, in the order in which they are told. */
+typedef struct xfi_listing {
+  const xfi_move_list *list;
+  const xfi_moves *of; /* the moves given or their relay's */
+  bool send;
+} xfi_listing;
+enum { XFI_LISTINGS = 5 };
+/* Fill the listings, and return their number. */
+int xfi_moves_listings(xfi_listing lists[XFI_LISTINGS], const xfi_moves *moves);
+/* The box of a move of a listing, and the move's bytes as the plan counts them. */
+uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_moves *moves,
+                         const xfi_move *move);
+
+/* How data travels to or from sends.peers[peer] or recvs.peers[peer] of a plan or of its relay;
+ * NULL: this is not settled yet. */
+typedef const char *(*xfi_way_fn)(const void *context, bool relay, bool send, size_t peer);
+
+xfer_status xfi_moves_print(const xfi_moves *moves, const xfer_plan_report_data *report,
+                            xfi_way_fn way, const void *context, char **text, bool json);
 
 #endif

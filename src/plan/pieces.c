@@ -253,7 +253,8 @@ xfer_status xfi_pieces_fill(const xfi_look *look)
     XFI_TRY_DONE(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
     if (!look->is_source)
       XFI_TRY_DONE(prove_dim(&runs[d], &lists[d], d,
-                             look->plan->tensors[look->cls->first_tensor].name, look->plan->rank));
+                             look->moves->tensors[look->cls->first_tensor].name,
+                             look->moves->rank));
   }
   XFI_TRY_DONE(
       xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));

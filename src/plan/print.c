@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "dtype.h"
-#include "plan.h"
+#include "moves.h"
 #include "text.h"
 
 /* The figures of a report, by name and place. Printed in this order. */
@@ -43,39 +43,39 @@ static void print_ints(xfi_text *text, const int64_t *at, int n)
   xfi_text_printf(text, "]");
 }
 
-int xfi_plan_listings(xfi_listing lists[XFI_LISTINGS], const xfi_plan *plan)
+int xfi_moves_listings(xfi_listing lists[XFI_LISTINGS], const xfi_moves *moves)
 {
-  const xfi_plan *relay = plan->relay;
+  const xfi_moves *relay = moves->relay;
 
-  lists[0] = (xfi_listing){&plan->selfs, plan, false};
-  lists[1] = (xfi_listing){&plan->recvs, plan, false};
-  lists[2] = (xfi_listing){&plan->sends, plan, true};
+  lists[0] = (xfi_listing){&moves->selfs, moves, false};
+  lists[1] = (xfi_listing){&moves->recvs, moves, false};
+  lists[2] = (xfi_listing){&moves->sends, moves, true};
   if (relay == NULL) return 3;
   lists[3] = (xfi_listing){&relay->recvs, relay, false};
   lists[4] = (xfi_listing){&relay->sends, relay, true};
   return XFI_LISTINGS;
 }
 
-uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_plan *plan,
+uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_moves *moves,
                          const xfi_move *move)
 {
-  const xfi_class *cls = xfi_plan_class(from->of, move->tensor);
+  const xfi_class *cls = xfi_moves_class(from->of, move->tensor);
 
   xfi_move_box(box, cls, from->send ? &cls->sends : &cls->recvs, move);
   return (uint64_t)(xfi_box_elems(box->length, cls->dst->n_dims) *
-                    xfi_plan_class(plan, move->tensor)->wire_bytes);
+                    xfi_moves_class(moves, move->tensor)->wire_bytes);
 }
 
-static void json_move(xfi_text *text, const xfi_plan *plan, const xfi_listing *from,
+static void json_move(xfi_text *text, const xfi_moves *moves, const xfi_listing *from,
                       const xfi_move *move)
 {
-  const xfi_class *cls = xfi_plan_class(plan, move->tensor);
+  const xfi_class *cls = xfi_moves_class(moves, move->tensor);
   const int n_dims = cls->src->n_dims;
   xfi_box box;
 
-  (void)xfi_listing_box(&box, from, plan, move);
+  (void)xfi_listing_box(&box, from, moves, move);
   xfi_text_printf(text, "{\"tensor\":%u,\"src\":%d,\"dst\":%d,\"lo\":", move->tensor,
-                  from->send ? plan->rank : move->peer, from->send ? move->peer : plan->rank);
+                  from->send ? moves->rank : move->peer, from->send ? move->peer : moves->rank);
   print_ints(text, box.lo, n_dims);
   xfi_text_printf(text, ",\"length\":");
   print_ints(text, box.length, n_dims);
@@ -84,20 +84,20 @@ static void json_move(xfi_text *text, const xfi_plan *plan, const xfi_listing *f
   xfi_text_printf(text, ",\"dst_local\":");
   print_ints(text, box.dst_local, n_dims);
   xfi_text_printf(text, ",\"broadcast\":%s%s}", cls->broadcast ? "true" : "false",
-                  from->of != plan ? ",\"relayed\":true" : "");
+                  from->of != moves ? ",\"relayed\":true" : "");
 }
 
-static void json_moves(xfi_text *text, const xfi_plan *plan)
+static void json_moves(xfi_text *text, const xfi_moves *moves)
 {
   xfi_listing lists[XFI_LISTINGS];
-  const int n = xfi_plan_listings(lists, plan);
+  const int n = xfi_moves_listings(lists, moves);
   const char *comma = "";
 
   xfi_text_printf(text, ",\n\"moves\":[");
   for (int l = 0; l < n; l++)
     for (size_t i = 0; i < lists[l].list->n_moves; i++, comma = ",") {
       xfi_text_printf(text, "%s\n", comma);
-      json_move(text, plan, &lists[l], &lists[l].list->moves[i]);
+      json_move(text, moves, &lists[l], &lists[l].list->moves[i]);
     }
   xfi_text_printf(text, "]");
 }
@@ -112,20 +112,20 @@ static void json_conversion(xfi_text *text, const xfi_tensor *tensor)
                   xfi_dtype_name((int)tensor->dst->dtype));
 }
 
-static void json_tensors(xfi_text *text, const xfi_plan *plan)
+static void json_tensors(xfi_text *text, const xfi_moves *moves)
 {
   xfi_text_printf(text, ",\n\"tensors\":[");
-  for (size_t t = 0; t < plan->n_tensors; t++) {
-    const xfer_layout *l = plan->tensors[t].src;
+  for (size_t t = 0; t < moves->n_tensors; t++) {
+    const xfer_layout *l = moves->tensors[t].src;
     int64_t shape[XFER_MAX_DIMS];
 
     for (int d = 0; d < l->n_dims; d++)
       shape[d] = l->dims[d].size;
     xfi_text_printf(text, "%s\n{\"name\":", t > 0 ? "," : "");
-    xfi_text_json(text, plan->tensors[t].name);
+    xfi_text_json(text, moves->tensors[t].name);
     xfi_text_printf(text, ",\"dtype\":\"%s\",\"shape\":", xfi_dtype_name((int)l->dtype));
     print_ints(text, shape, l->n_dims);
-    json_conversion(text, &plan->tensors[t]);
+    json_conversion(text, &moves->tensors[t]);
     xfi_text_printf(text, "}");
   }
   xfi_text_printf(text, "]");
@@ -163,10 +163,10 @@ static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool re
 
 /* Prints the peers of the plan, then those of its relay; for people at most MOST_PEERS of each
  * list. */
-static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, bool json)
+static void print_peers(xfi_text *text, const xfi_moves *moves, const ways *w, bool json)
 {
   xfi_listing lists[XFI_LISTINGS];
-  const int n = xfi_plan_listings(lists, plan);
+  const int n = xfi_moves_listings(lists, moves);
   const char *comma = "";
 
   for (int l = 1; l < n; l++) {
@@ -174,7 +174,7 @@ static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, boo
 
     for (size_t p = 0; p < n_peers && (json || p < MOST_PEERS); p++, comma = ",") {
       const xfi_peer *peer = &lists[l].list->peers[p];
-      const bool relay = lists[l].of != plan;
+      const bool relay = lists[l].of != moves;
       const char *way = w->of(w->context, relay, lists[l].send, p);
 
       if (json) xfi_text_printf(text, "%s", comma);
@@ -186,8 +186,8 @@ static void print_peers(xfi_text *text, const xfi_plan *plan, const ways *w, boo
   }
 }
 
-xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *report,
-                           xfi_way_fn way, const void *context, char **text, bool json)
+xfer_status xfi_moves_print(const xfi_moves *moves, const xfer_plan_report_data *report,
+                            xfi_way_fn way, const void *context, char **text, bool json)
 {
   const ways w = {way, context};
   xfer_status st;
@@ -195,20 +195,20 @@ xfer_status xfi_plan_print(const xfi_plan *plan, const xfer_plan_report_data *re
   char *made;
 
   if (json) {
-    xfi_text_printf(&out, "{\"rank\":%d,\"n_ranks\":%d", plan->rank, plan->n_ranks);
+    xfi_text_printf(&out, "{\"rank\":%d,\"n_ranks\":%d", moves->rank, moves->n_ranks);
     for (int i = 0; i < N_FIGURES; i++)
       xfi_text_printf(&out, ",\n\"%s\":%" PRIu64, figures[i].name, figure_value(report, i));
     xfi_text_printf(&out, ",\n\"peers\":[");
-    print_peers(&out, plan, &w, true);
+    print_peers(&out, moves, &w, true);
     xfi_text_printf(&out, "]");
-    json_tensors(&out, plan);
-    json_moves(&out, plan);
+    json_tensors(&out, moves);
+    json_moves(&out, moves);
     xfi_text_printf(&out, "}\n");
   } else {
-    xfi_text_printf(&out, "plan of rank %d of %d\n", plan->rank, plan->n_ranks);
+    xfi_text_printf(&out, "plan of rank %d of %d\n", moves->rank, moves->n_ranks);
     for (int i = 0; i < N_FIGURES; i++)
       xfi_text_printf(&out, "  %-18s %" PRIu64 "\n", figures[i].name, figure_value(report, i));
-    print_peers(&out, plan, &w, false);
+    print_peers(&out, moves, &w, false);
   }
   st = xfi_text_end(&out, &made);
   if (st == XFER_OK) *text = made;

@@ -16,17 +16,17 @@
 #include "checked.h"
 #include "choose.h"
 #include "error.h"
-#include "moves.h"
+#include "move_lists.h"
 #include "vec.h"
 
 /* Makes the relay's classes: those of the plan, each from its destination to its destination. */
-static xfer_status make_classes(xfi_plan *relay, const xfi_plan *plan)
+static xfer_status make_classes(xfi_moves *relay, const xfi_moves *moves)
 {
-  relay->classes = xfi_calloc(plan->n_classes, sizeof *relay->classes);
-  XFI_CHECK(relay->classes != NULL, XFER_ERR_NOMEM, "%zu classes", plan->n_classes);
-  relay->n_classes = plan->n_classes;
-  for (size_t c = 0; c < plan->n_classes; c++) {
-    const xfi_class *from = &plan->classes[c];
+  relay->classes = xfi_calloc(moves->n_classes, sizeof *relay->classes);
+  XFI_CHECK(relay->classes != NULL, XFER_ERR_NOMEM, "%zu classes", moves->n_classes);
+  relay->n_classes = moves->n_classes;
+  for (size_t c = 0; c < moves->n_classes; c++) {
+    const xfi_class *from = &moves->classes[c];
     xfi_class *cls = &relay->classes[c];
 
     cls->src = cls->dst = from->dst;
@@ -128,67 +128,67 @@ done:
 
 /* Adds the relay's moves of one stripe: this rank takes the stripe for its domain and sends it to
  * the others, or receives it from the rank that takes it. */
-static xfer_status add_stripe(xfi_plan *plan, const xfi_flow *flow, const xfi_turn *turn,
+static xfer_status add_stripe(xfi_moves *moves, const xfi_flow *flow, const xfi_turn *turn,
                               uint32_t tensor)
 {
-  const xfi_class *cls = xfi_plan_class(plan, tensor);
-  xfi_plan *relay = plan->relay;
+  const xfi_class *cls = xfi_moves_class(moves, tensor);
+  xfi_moves *relay = moves->relay;
   xfi_move move = {tensor, 0, (uint32_t)(flow->first + turn->box), (uint16_t)turn->stripe,
                    (uint16_t)turn->n_stripes};
   const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, &move);
   const int taker = xfi_taker(cls, turn, flow->sharers.n);
 
   if (taker != flow->sharers.index) {
-    move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker);
+    move.peer = xfi_find_near(moves, cls->dst, flow->mine, moves->rank, taker);
     return xfi_move_add(&relay->recvs, move, n_bytes);
   }
   for (int i = 0; i < flow->sharers.n; i++) {
     if (i == taker) continue;
-    move.peer = xfi_find_near(plan, cls->dst, flow->mine, plan->rank, i);
+    move.peer = xfi_find_near(moves, cls->dst, flow->mine, moves->rank, i);
     XFI_CHECK(xfi_add_fits(relay->out_bytes, n_bytes, &relay->out_bytes), XFER_ERR_OVERFLOW,
-              "the bytes that rank %d sends do not fit in 64 bits", plan->rank);
+              "the bytes that rank %d sends do not fit in 64 bits", moves->rank);
     XFI_TRY(xfi_move_add(&relay->sends, move, n_bytes));
   }
   return XFER_OK;
 }
 
-static xfer_status add_tensor(xfi_plan *plan, uint32_t tensor)
+static xfer_status add_tensor(xfi_moves *moves, uint32_t tensor)
 {
-  const xfi_class *cls = xfi_plan_class(plan, tensor);
-  xfi_class *own = &plan->relay->classes[plan->tensors[tensor].class_index];
+  const xfi_class *cls = xfi_moves_class(moves, tensor);
+  xfi_class *own = &moves->relay->classes[moves->tensors[tensor].class_index];
 
-  XFI_TRY(fill_class(own, cls, plan->rank));
+  XFI_TRY(fill_class(own, cls, moves->rank));
   for (size_t f = 0; f < own->recvs.n; f++) {
     const xfi_flow *flow = &own->recvs.at[f];
 
     for (size_t b = 0; b < flow->n; b++) {
       xfi_turn turn;
 
-      xfi_turn_begin(&turn, plan, cls, flow, b, plan->tensors[tensor].ordinal);
+      xfi_turn_begin(&turn, moves, cls, flow, b, moves->tensors[tensor].ordinal);
       for (; turn.stripe < turn.n_stripes; turn.stripe++)
-        XFI_TRY(add_stripe(plan, flow, &turn, tensor));
+        XFI_TRY(add_stripe(moves, flow, &turn, tensor));
     }
   }
   return XFER_OK;
 }
 
-xfer_status xfi_relay_fill(xfi_plan *plan)
+xfer_status xfi_relay_fill(xfi_moves *moves)
 {
-  xfi_plan *relay;
+  xfi_moves *relay;
 
-  if (plan->options.ranks_per_domain < 2 || plan->n_broadcast == plan->n_tensors) return XFER_OK;
-  relay = plan->relay = xfi_calloc(1, sizeof *relay);
+  if (moves->options.ranks_per_domain < 2 || moves->n_broadcast == moves->n_tensors) return XFER_OK;
+  relay = moves->relay = xfi_calloc(1, sizeof *relay);
   XFI_CHECK(relay != NULL, XFER_ERR_NOMEM, "relays");
-  relay->n_ranks = plan->n_ranks;
-  relay->rank = plan->rank;
-  relay->tensors = plan->tensors;
-  relay->n_tensors = plan->n_tensors;
-  XFI_TRY(make_classes(relay, plan));
-  XFI_TRY(xfi_plan_set_order(relay, NULL)); /* elements are the destination's here */
+  relay->n_ranks = moves->n_ranks;
+  relay->rank = moves->rank;
+  relay->tensors = moves->tensors;
+  relay->n_tensors = moves->n_tensors;
+  XFI_TRY(make_classes(relay, moves));
+  XFI_TRY(xfi_moves_set_order(relay, NULL)); /* elements are the destination's here */
   XFI_TRY(xfi_moves_begin(relay, &relay->sends));
   XFI_TRY(xfi_moves_begin(relay, &relay->recvs));
   for (size_t i = 0; i < relay->n_tensors; i++)
-    XFI_TRY(add_tensor(plan, relay->order[i]));
+    XFI_TRY(add_tensor(moves, relay->order[i]));
   XFI_TRY(xfi_moves_group(relay, &relay->sends));
   return xfi_moves_group(relay, &relay->recvs);
 }

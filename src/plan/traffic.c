@@ -16,7 +16,7 @@
 #include "checked.h"
 #include "class.h"
 #include "error.h"
-#include "plan.h"
+#include "moves.h"
 #include "vec.h"
 
 /* What one replica of a source part sends to destination replica 0. */
@@ -50,7 +50,7 @@ typedef struct intake {
 } intake;
 
 typedef struct survey {
-  xfi_plan *plan; /* its rank is the one that is looked at */
+  xfi_moves *moves; /* its rank is the one that is looked at */
   xfi_scratch scratch;
   intake **kept; /* open addressing by class and part; NULL is free */
   size_t mask;
@@ -122,7 +122,7 @@ static xfer_status add_stream(survey *s, intake *in, const xfi_class *cls, const
 /* Makes the intake of a part from its class, which is filled for a rank that holds the part. */
 static xfer_status intake_create(intake **out, survey *s, size_t c, uint32_t part)
 {
-  const xfi_class *cls = &s->plan->classes[c];
+  const xfi_class *cls = &s->moves->classes[c];
   xfer_status st = XFER_OK;
   intake *in = xfi_calloc(1, sizeof *in);
 
@@ -191,22 +191,22 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
 static xfer_status add_turn(survey *s, const xfi_class *cls, const xfi_flow *flow,
                             const xfi_turn *turn, uint64_t times)
 {
-  const xfi_plan *plan = s->plan;
+  const xfi_moves *moves = s->moves;
   const xfi_move move = {0, 0, (uint32_t)(flow->first + turn->box), (uint16_t)turn->stripe,
                          (uint16_t)turn->n_stripes};
   const int taker = xfi_taker(cls, turn, flow->sharers.n);
   const uint64_t n_bytes = times * xfi_move_bytes(cls, &cls->recvs, &move);
 
   if (taker == flow->sharers.index)
-    return add(s, xfi_choose_source(plan, cls, turn, plan->rank), cls, n_bytes, times, false);
-  return add(s, xfi_find_near(plan, cls->dst, flow->mine, plan->rank, taker), cls, n_bytes, times,
+    return add(s, xfi_choose_source(moves, cls, turn, moves->rank), cls, n_bytes, times, false);
+  return add(s, xfi_find_near(moves, cls->dst, flow->mine, moves->rank, taker), cls, n_bytes, times,
              true);
 }
 
 /* After how many tensors of a class everything comes from the same ranks again. */
-static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_flow *flow)
+static size_t period_of(const xfi_moves *moves, const xfi_class *cls, const xfi_flow *flow)
 {
-  const int n_near = xfi_count_near(plan, cls->src, flow->part, plan->rank);
+  const int n_near = xfi_count_near(moves, cls->src, flow->part, moves->rank);
   const int64_t n_sources = n_near > 0 ? n_near : xfi_part_n_replicas(cls->src, flow->part);
   const int64_t n_sharers = flow->sharers.n > 1 ? flow->sharers.n : 1;
 
@@ -216,14 +216,14 @@ static size_t period_of(const xfi_plan *plan, const xfi_class *cls, const xfi_fl
 /* Sources near the destination come first: turn by turn, as the plan itself does. */
 static xfer_status add_by_turns(survey *s, const xfi_class *cls, const xfi_flow *flow)
 {
-  const size_t period = period_of(s->plan, cls, flow);
+  const size_t period = period_of(s->moves, cls, flow);
   const size_t n = period < cls->n_tensors ? period : cls->n_tensors;
 
   for (size_t i = 0; i < n * flow->n; i++) {
     const size_t tensor = i / flow->n;
     xfi_turn turn;
 
-    xfi_turn_begin(&turn, s->plan, cls, flow, i % flow->n, cls->first_ordinal + (uint32_t)tensor);
+    xfi_turn_begin(&turn, s->moves, cls, flow, i % flow->n, cls->first_ordinal + (uint32_t)tensor);
     for (; turn.stripe < turn.n_stripes; turn.stripe++)
       XFI_TRY(add_turn(s, cls, flow, &turn, (cls->n_tensors - tensor + period - 1) / period));
   }
@@ -250,7 +250,7 @@ static xfer_status add_stream_to_row(survey *s, const xfi_class *cls, const inta
 
 static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
 {
-  const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
+  const bool near = s->moves->options.ranks_per_domain > 0 && !cls->broadcast;
   const bool listed = cls->dst->boxes != NULL;
 
   s->row.in_bytes += in->in_bytes;
@@ -269,15 +269,15 @@ static xfer_status add_intake(survey *s, const xfi_class *cls, const intake *in)
 
 static xfer_status add_class(survey *s, size_t c)
 {
-  xfi_class *cls = &s->plan->classes[c];
-  const bool near = s->plan->options.ranks_per_domain > 0 && !cls->broadcast;
+  xfi_class *cls = &s->moves->classes[c];
+  const bool near = s->moves->options.ranks_per_domain > 0 && !cls->broadcast;
   const bool keep = cls->dst->boxes == NULL && !near && cls->dst->n_replicas > 1;
   xfer_status st;
   intake *in = NULL;
   uint32_t part = 0;
   size_t slot = 0;
 
-  if (!xfi_class_find_dst(cls, s->plan->rank)) return XFER_OK;
+  if (!xfi_class_find_dst(cls, s->moves->rank)) return XFER_OK;
   if (keep) {
     part = (uint32_t)cls->dst_place.number;
     XFI_TRY(grow(s));
@@ -285,7 +285,7 @@ static xfer_status add_class(survey *s, size_t c)
     in = s->kept[slot];
   }
   if (in == NULL) {
-    XFI_TRY(xfi_class_fill_receives(cls, s->plan, &s->scratch));
+    XFI_TRY(xfi_class_fill_receives(cls, s->moves, &s->scratch));
     XFI_TRY(intake_create(&in, s, c, part));
     if (keep) {
       s->kept[slot] = in;
@@ -306,27 +306,27 @@ static void survey_free(survey *s)
   xfi_free(s->row.from);
   xfi_free(s->place);
   xfi_scratch_free(&s->scratch);
-  xfi_plan_destroy(s->plan);
+  xfi_moves_destroy(s->moves);
 }
 
 xfer_status xfi_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                        const xfi_plan_options *options, xfi_traffic_fn fn, void *context)
+                        const xfi_moves_options *options, xfi_traffic_fn fn, void *context)
 {
   xfer_status st = XFER_OK;
-  survey s = {.plan = NULL};
+  survey s = {.moves = NULL};
   bool more = true;
 
-  XFI_TRY_DONE(xfi_plan_classify(&s.plan, n_ranks, 0, tensors, n_tensors, options));
+  XFI_TRY_DONE(xfi_moves_classify(&s.moves, n_ranks, 0, tensors, n_tensors, options));
   s.place = xfi_calloc((size_t)n_ranks, sizeof *s.place);
   XFI_CHECK_DONE(s.place != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
   for (int r = 0; r < n_ranks && more; r++) {
-    s.plan->rank = r;
+    s.moves->rank = r;
     s.row = (xfi_traffic_row){.rank = r, .from = s.row.from};
-    for (size_t c = 0; c < s.plan->n_classes; c++)
+    for (size_t c = 0; c < s.moves->n_classes; c++)
       XFI_TRY_DONE(add_class(&s, c));
     for (size_t i = 0; i < s.row.n; i++)
       s.place[s.row.from[i].src_rank] = 0;
-    more = fn(context, s.plan, &s.row);
+    more = fn(context, s.moves, &s.row);
   }
 done:
   survey_free(&s);

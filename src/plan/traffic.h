@@ -3,7 +3,7 @@
 #ifndef XFI_TRAFFIC_H
 #define XFI_TRAFFIC_H
 
-#include "plan_types.h"
+#include "moves_types.h"
 
 typedef struct xfi_traffic_row {
   int rank; /* the rank that receives */
@@ -14,10 +14,10 @@ typedef struct xfi_traffic_row {
 } xfi_traffic_row;
 
 /* False: no further ranks are wanted. The plan has classes and no moves. */
-typedef bool (*xfi_traffic_fn)(void *context, const xfi_plan *plan, const xfi_traffic_row *row);
+typedef bool (*xfi_traffic_fn)(void *context, const xfi_moves *moves, const xfi_traffic_row *row);
 
 /* Calls fn for every rank, ascending. */
 xfer_status xfi_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                        const xfi_plan_options *options, xfi_traffic_fn fn, void *context);
+                        const xfi_moves_options *options, xfi_traffic_fn fn, void *context);
 
 #endif

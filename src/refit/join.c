@@ -5,8 +5,8 @@
 #include "dtype.h"
 #include "error.h"
 #include "model.h"
+#include "moves.h"
 #include "names.h"
-#include "plan.h"
 #include "quantise.h"
 
 #include <string.h>

@@ -41,7 +41,7 @@ static int by_base(const void *a, const void *b)
 static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const xfi_bound *b,
                             xfi_side side)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, t);
+  const xfi_class *cls = xfi_moves_class(plan->moves, t);
   const int elem_bytes = xfi_side_layout(cls, side)->elem_bytes;
   xfer_status st = XFER_OK;
 
@@ -53,7 +53,7 @@ static xfer_status add_view(xfer_plan *plan, size_t *capacity, size_t t, const x
   return st;
 }
 
-xfer_status xfi_run_list_allocations(xfer_plan *plan)
+xfer_status xfi_plan_list_allocations(xfer_plan *plan)
 {
   size_t capacity = 0;
   size_t n = 0; /* the index of the last one that is kept */
@@ -77,7 +77,7 @@ xfer_status xfi_run_list_allocations(xfer_plan *plan)
   return XFER_OK;
 }
 
-const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
+const xfi_allocation *xfi_plan_find_changed(const xfer_plan *plan)
 {
   const xfi_device_ops *dev = plan->device->ops;
   size_t i = plan->memory.n_allocations;
@@ -88,9 +88,10 @@ const xfi_allocation *xfi_run_find_changed(const xfer_plan *plan)
   return i < plan->memory.n_allocations ? &plan->memory.allocations[i] : NULL;
 }
 
-const xfi_allocation *xfi_run_allocation(const xfer_plan *plan, const void *pointer, size_t n_bytes)
+const xfi_allocation *xfi_plan_allocation(const xfer_plan *plan, const void *pointer,
+                                          size_t n_bytes)
 {
-  const xfer_plan *owner = xfi_run_owner(plan);
+  const xfer_plan *owner = xfi_plan_owner(plan);
   const xfi_allocation *found =
       xfi_allocation_at(owner->memory.allocations, owner->memory.n_allocations, pointer);
 
@@ -105,7 +106,7 @@ static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int
 {
   for (int64_t p = 0; b->is_set && p < b->n_pieces; p++) {
     const xfi_allocation *at =
-        xfi_run_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
+        xfi_plan_allocation(plan, xfi_bound_piece(b, p), xfi_bound_reach(b, p, elem_bytes));
 
     if (at == NULL) return false;
     if (used != NULL) used[at - plan->memory.allocations] = true;
@@ -113,10 +114,10 @@ static bool mark_view(bool *used, const xfer_plan *plan, const xfi_bound *b, int
   return true;
 }
 
-bool xfi_run_covers(bool *used, const xfer_plan *plan, int sides)
+bool xfi_plan_covers(bool *used, const xfer_plan *plan, int sides)
 {
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const xfi_class *cls = xfi_moves_class(plan->moves, t);
     const xfi_binding *b = plan->memory.bindings[t];
 
     if (b == NULL) continue;
@@ -130,11 +131,11 @@ bool xfi_run_covers(bool *used, const xfer_plan *plan, int sides)
   return true;
 }
 
-bool xfi_run_prune_allocations(xfer_plan *plan)
+bool xfi_plan_prune_allocations(xfer_plan *plan)
 {
   const size_t n = plan->memory.n_allocations;
   bool *used = xfi_calloc(n, sizeof *used);
-  const bool covered = used != NULL && xfi_run_covers(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
+  const bool covered = used != NULL && xfi_plan_covers(used, plan, XFI_SIDE_SRC | XFI_SIDE_DST);
 
   if (covered) plan->memory.n_allocations = 0;
   for (size_t i = 0; i < n && covered; i++)

@@ -96,13 +96,13 @@ xfer_status xfi_bind_mirror(const xfer_plan *plan, size_t tensor, xfi_side side,
   const xfer_view dense = xfer_view_dense(memory);
   xfi_binding *b = plan->memory.bindings[tensor];
 
-  return bind_side(xfi_side_mirror(b, side), &dense, xfi_plan_class(plan->moves, tensor),
+  return bind_side(xfi_side_mirror(b, side), &dense, xfi_moves_class(plan->moves, tensor),
                    plan->moves->rank, side, plan->moves->tensors[tensor].name);
 }
 
 uint64_t xfi_bind_bytes(const xfer_plan *plan, size_t tensor, xfi_side side)
 {
-  const part s = part_of(xfi_plan_class(plan->moves, tensor), plan->moves->rank, side);
+  const part s = part_of(xfi_moves_class(plan->moves, tensor), plan->moves->rank, side);
 
   if (!s.in_mesh) return 0;
   return (uint64_t)s.layout->elem_bytes * (uint64_t)xfi_layout_elems(s.layout, s.rank, s.place);
@@ -155,12 +155,12 @@ static bool rebind_bound(xfi_bound *bound, const xfer_view *view)
 static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                            const xfer_view *dst_view)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
   xfi_binding *b = plan->memory.bindings[tensor];
   bool src_rebound;
   bool dst_moved;
 
-  if (!plan->lanes.may_stay || b == NULL || xfi_run_is_staged(plan)) return false;
+  if (!plan->lanes.may_stay || b == NULL || xfi_plan_is_staged(plan)) return false;
   if (!is_elsewhere(&b->src, src_view, cls->src->elem_bytes) ||
       !is_elsewhere(&b->dst, dst_view, cls->dst->elem_bytes))
     return false;
@@ -195,7 +195,7 @@ static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 static xfer_status bind_views(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                               const xfer_view *dst_view)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
   const char *name = plan->moves->tensors[tensor].name;
   xfer_status st = XFER_OK;
   xfi_binding fresh = {.src = {.is_set = false}};
@@ -225,8 +225,8 @@ done:
   return st;
 }
 
-xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
-                         const xfer_view *dst_view)
+xfer_status xfi_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                          const xfer_view *dst_view)
 {
   xfer_status st = XFER_OK;
 
@@ -242,7 +242,7 @@ xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_vi
   return st;
 }
 
-xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
+xfer_status xfi_plan_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
   XFI_CHECK(plan->memory.operations != NULL, XFER_ERR_ARG, "the plan is no exchange");
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
@@ -251,8 +251,8 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
     XFI_CHECK((operation[0] == XFI_NO_OPERATION || sends != NULL) &&
                   (operation[1] == XFI_NO_OPERATION || recvs != NULL),
               XFER_ERR_ARG, "xfer_plan_bind_exchange: operations without views");
-    XFI_TRY(xfi_run_bind(plan, t, operation[0] == XFI_NO_OPERATION ? NULL : &sends[operation[0]],
-                         operation[1] == XFI_NO_OPERATION ? NULL : &recvs[operation[1]]));
+    XFI_TRY(xfi_plan_bind(plan, t, operation[0] == XFI_NO_OPERATION ? NULL : &sends[operation[0]],
+                          operation[1] == XFI_NO_OPERATION ? NULL : &recvs[operation[1]]));
   }
   return XFER_OK;
 }
@@ -260,7 +260,7 @@ xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const
 /* Does the view end within the address space? One at the address of a failed mapping does not. */
 static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, t);
+  const xfi_class *cls = xfi_moves_class(plan->moves, t);
   const xfi_bound *b = xfi_side_bound(plan->memory.bindings[t], side);
 
   for (int64_t p = 0; p < b->n_pieces; p++) {
@@ -278,7 +278,7 @@ static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
 /* Is the part of tensor t on one side bound, if there is one? */
 static xfer_status check_bound(const xfer_plan *plan, size_t t, xfi_side side)
 {
-  const part s = part_of(xfi_plan_class(plan->moves, t), plan->moves->rank, side);
+  const part s = part_of(xfi_moves_class(plan->moves, t), plan->moves->rank, side);
   const xfi_binding *b = plan->memory.bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
@@ -377,7 +377,7 @@ xfer_status xfi_bindings_check_disjoint(const xfer_plan *plan)
   XFI_CHECK_DONE(uses != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   for (size_t t = 0; t < n_tensors; t++) {
     const xfi_binding *b = plan->memory.bindings[t];
-    const xfi_class *cls = xfi_plan_class(plan->moves, t);
+    const xfi_class *cls = xfi_moves_class(plan->moves, t);
     const char *name = plan->moves->tensors[t].name;
 
     if (b == NULL) continue;

@@ -24,8 +24,8 @@ xfi_deadline xfi_run_deadline(const xfer_plan *plan)
   return xfi_deadline_after((int64_t)plan->options.timeout_ms);
 }
 
-xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
-                                xfi_deadline deadline)
+xfer_status xfi_plan_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
+                                 xfi_deadline deadline)
 {
   xfer_status st = mine;
   const unsigned char result = flag;

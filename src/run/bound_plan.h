@@ -9,7 +9,7 @@
 #include "comm.h"
 #include "device.h"
 #include "error.h"
-#include "plan.h"
+#include "moves.h"
 #include "state.h"
 #include "vec.h"
 
@@ -99,7 +99,7 @@ typedef struct xfi_plan_run {
 
 /* What is "agreed" is the same on every rank. */
 struct xfer_plan {
-  xfi_plan *moves;
+  xfi_moves *moves;
   xfer_plan_options options; /* the options, with defaults filled in */
   xfi_plans *plans;          /* all plans of the comm; NULL: a simulation */
   xfi_comm *comm;            /* not owned */
@@ -110,7 +110,7 @@ struct xfer_plan {
   bool has_slots;            /* it is in the list of plans that use that block */
   bool is_kept;      /* the comm keeps it for calls like xfer_redistribute(), which do not wait */
   bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
-  xfi_convert *converts; /* [n_classes] conversions of elements, see xfi_run_elem() */
+  xfi_convert *converts; /* [n_classes] conversions of elements, see xfi_plan_elem() */
   xfi_quant *quant;      /* NULL: no tensor is quantised by blocks, on any rank */
   uint64_t window_bytes; /* most bytes of a peer in a packed round, and of a broadcast; agreed */
   int32_t round_windows; /* most windows that a rank sends and receives in a round; agreed */
@@ -164,8 +164,8 @@ xfi_deadline xfi_run_deadline(const xfer_plan *plan);
 
 /* Count the ranks whose `flag` is true, and agree on the status: if one has failed, all fail.
  * Collective. */
-xfer_status xfi_run_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
-                                xfi_deadline deadline);
+xfer_status xfi_plan_count_ranks(int *n_ranks, const xfer_plan *plan, xfer_status mine, bool flag,
+                                 xfi_deadline deadline);
 
 /* Messages start at multiples of this in a slot, and tables of scales in their block, for wide
  * loads; windows are multiples of it. */
@@ -186,49 +186,49 @@ xfer_status xfi_run_await_event(xfi_device *device, xfi_event *event, xfi_deadli
 xfer_status xfi_run_record(xfi_device *device, xfi_event *event, xfer_stream stream);
 
 /* The plan whose bindings, allocations and mirrors this one uses: a relay uses its main plan's. */
-static inline const xfer_plan *xfi_run_owner(const xfer_plan *plan)
+static inline const xfer_plan *xfi_plan_owner(const xfer_plan *plan)
 {
   return plan->main != NULL ? plan->main : plan;
 }
 
 /* Where the lanes write a tensor's destination. Commit has checked that it is bound if it is
  * needed. */
-static inline const xfi_bound *xfi_run_dst(const xfer_plan *plan, size_t tensor)
+static inline const xfi_bound *xfi_plan_dst(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = xfi_run_owner(plan)->memory.bindings[tensor];
+  const xfi_binding *b = xfi_plan_owner(plan)->memory.bindings[tensor];
 
   return b->staged.is_set ? &b->staged : &b->dst;
 }
 
 /* Where the lanes read a tensor's source. */
-static inline const xfi_bound *xfi_run_src(const xfer_plan *plan, size_t tensor)
+static inline const xfi_bound *xfi_plan_src(const xfer_plan *plan, size_t tensor)
 {
-  return plan->main != NULL ? xfi_run_dst(plan, tensor) : &plan->memory.bindings[tensor]->src;
+  return plan->main != NULL ? xfi_plan_dst(plan, tensor) : &plan->memory.bindings[tensor]->src;
 }
 
 /* Where the lanes read what a tensor sends, or write what it receives. */
-static inline const xfi_bound *xfi_run_bound(const xfer_plan *plan, bool send, size_t tensor)
+static inline const xfi_bound *xfi_plan_bound(const xfer_plan *plan, bool send, size_t tensor)
 {
-  return send ? xfi_run_src(plan, tensor) : xfi_run_dst(plan, tensor);
+  return send ? xfi_plan_src(plan, tensor) : xfi_plan_dst(plan, tensor);
 }
 
 /* Where peers that map this rank's memory read a tensor's source. */
-static inline const xfi_bound *xfi_run_exported_src(const xfer_plan *plan, size_t tensor)
+static inline const xfi_bound *xfi_plan_exported_src(const xfer_plan *plan, size_t tensor)
 {
-  const xfi_binding *b = xfi_run_owner(plan)->memory.bindings[tensor];
+  const xfi_binding *b = xfi_plan_owner(plan)->memory.bindings[tensor];
 
   return plan->lanes.uses_snapshots && b->snapshot.is_set ? &b->snapshot
-                                                          : xfi_run_src(plan, tensor);
+                                                          : xfi_plan_src(plan, tensor);
 }
 
-static inline bool xfi_run_is_staged(const xfer_plan *plan)
+static inline bool xfi_plan_is_staged(const xfer_plan *plan)
 {
   return (plan->options.flags & XFER_PLAN_STAGED) != 0;
 }
 
 /* Is every source bound for one run alone (XFER_PLAN_FRESH_SOURCES)? False for a relay, whose
  * sources are destinations of its main plan. */
-static inline bool xfi_run_is_fresh(const xfer_plan *plan)
+static inline bool xfi_plan_is_fresh(const xfer_plan *plan)
 {
   return plan->main == NULL && (plan->options.flags & XFER_PLAN_FRESH_SOURCES) != 0;
 }

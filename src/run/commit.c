@@ -3,7 +3,7 @@
  * lanes that there are, or give them other addresses. And release, which gives the lanes back.
  *
  * A commit is a vote of each rank, an all-gather of the votes, and the work that the votes call
- * for. xfi_run_commit() is all three; kept.c makes the all-gather itself, together with its own.
+ * for. xfi_plan_commit() is all three; kept.c makes the all-gather itself, together with its own.
  */
 #include <string.h>
 
@@ -13,9 +13,9 @@
 #include "count.h"
 #include "direct.h"
 #include "error.h"
-#include "flows.h"
 #include "lanes.h"
 #include "local.h"
+#include "peers.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"
@@ -23,9 +23,9 @@
 
 /* Frees all that a commit has made, once the last run has ended: perhaps nobody has waited for it.
  */
-void xfi_run_drop_lanes(xfer_plan *plan)
+void xfi_plan_drop_lanes(xfer_plan *plan)
 {
-  if (plan->relay != NULL) xfi_run_drop_lanes(plan->relay);
+  if (plan->relay != NULL) xfi_plan_drop_lanes(plan->relay);
   (void)xfi_run_await_last(plan);
   if (plan->lanes.direct != NULL && plan->comm->ops->unwatch != NULL)
     plan->comm->ops->unwatch(plan->comm, plan->lanes.direct);
@@ -53,7 +53,7 @@ static xfer_status commit_local(xfer_plan *plan)
     XFI_TRY(xfi_bindings_check(plan));
     XFI_TRY(xfi_bindings_check_disjoint(plan));
     XFI_TRY(xfi_staged_create(plan));
-    XFI_TRY(xfi_run_list_allocations(plan));
+    XFI_TRY(xfi_plan_list_allocations(plan));
   }
   XFI_TRY(xfi_quant_prepare(plan));
   XFI_TRY(xfi_local_create(&plan->lanes.local, plan));
@@ -115,14 +115,14 @@ static xfer_status connect_peers(xfer_plan *plan, xfer_status mine, xfi_deadline
   int n_used = 0;
 
   XFI_CHECK_DONE(peers != NULL, XFER_ERR_NOMEM, "%d ranks", comm->size);
-  XFI_TRY_DONE(xfi_run_count_ranks(&n_used, plan, mine,
-                                   mine == XFER_OK && !xfi_pipeline_is_empty(p), deadline));
+  XFI_TRY_DONE(xfi_plan_count_ranks(&n_used, plan, mine,
+                                    mine == XFER_OK && !xfi_pipeline_is_empty(p), deadline));
   plan->lanes.any_sends = n_used > 0;
   if (n_used == 0 || comm->ops->connect == NULL) goto done;
   for (size_t i = 0; i < p->n_steps; i++)
     for (int m = 0; p->steps[i].root < 0 && m < p->steps[i].n_sends + p->steps[i].n_recvs; m++)
       peers[p->steps[i].messages[m].peer] = true;
-  st = comm->ops->connect(comm, peers, xfi_run_n_broadcast(plan) > 0, deadline);
+  st = comm->ops->connect(comm, peers, xfi_plan_n_broadcast(plan) > 0, deadline);
   XFI_TRY_DONE(xfi_comm_agree(comm, st, deadline));
 done:
   xfi_free(peers);
@@ -143,8 +143,8 @@ static xfer_status make_snapshots(xfer_plan *plan, xfer_status mine, xfi_deadlin
   int n_made = 0;
 
   if (!plan->lanes.uses_snapshots) return XFER_OK;
-  XFI_TRY(xfi_run_count_ranks(&n_made, plan, XFER_OK,
-                              mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
+  XFI_TRY(xfi_plan_count_ranks(&n_made, plan, XFER_OK,
+                               mine != XFER_OK || xfi_snapshot_create(plan) == XFER_OK, deadline));
   plan->lanes.uses_snapshots = n_made == plan->comm->size;
   if (!plan->lanes.uses_snapshots) xfi_snapshot_destroy(plan);
   return XFER_OK;
@@ -179,7 +179,7 @@ static xfer_status make_lanes(xfer_plan *plan, const xfi_commit_vote *votes, con
   }
   if (all->has_run) /* no rank may free what the last run uses before it has ended on all ranks */
     XFI_TRY_DONE(xfi_comm_agree(comm, xfi_run_drain(plan), deadline));
-  xfi_run_drop_lanes(plan);
+  xfi_plan_drop_lanes(plan);
   plan->run.epoch = 0;
   mine = commit_local(plan);
   XFI_TRY_DONE(make_snapshots(plan, mine, deadline));
@@ -214,7 +214,7 @@ static bool may_lie_in_others(xfer_plan *plan)
   const uint64_t mark = allocation_mark(plan);
 
   if (mark != 0 && mark == plan->memory.mark) return false;
-  if (xfi_run_find_changed(plan) != NULL) return true;
+  if (xfi_plan_find_changed(plan) != NULL) return true;
   plan->memory.mark = mark;
   return false;
 }
@@ -260,12 +260,12 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
   if (!rebound) all->most = LANES_REBUILD;
   if (all->most != LANES_REBUILD) return XFER_OK;
   plan->lanes.uses_snapshots = all->have_room;
-  if (plan->amax_plan != NULL) XFI_TRY(xfi_run_commit(plan->amax_plan, XFER_OK));
+  if (plan->amax_plan != NULL) XFI_TRY(xfi_plan_commit(plan->amax_plan, XFER_OK));
   XFI_TRY(make_lanes(plan, votes, all, deadline));
   if (plan->relay == NULL) return XFER_OK;
   xfi_commit_invalidate(
       plan->relay); /* its lanes use memory that the plan's lanes have made anew */
-  return xfi_run_commit(plan->relay, XFER_OK);
+  return xfi_plan_commit(plan->relay, XFER_OK);
 }
 
 xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
@@ -339,11 +339,11 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   /* A rank with a run in flight cannot commit, so no rank is in a run that this one refused. */
   if (agreed) xfi_run_set_unsettled(plan, false);
   conclude(plan, st);
-  if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_run_drop_lanes(plan);
+  if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_plan_drop_lanes(plan);
   return st;
 }
 
-xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
+xfer_status xfi_plan_commit(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_comm *comm = plan->comm;
@@ -367,7 +367,7 @@ xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine)
   return st;
 }
 
-xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
+xfer_status xfi_plan_release(xfer_plan *plan, xfer_status mine)
 {
   const xfi_deadline deadline = xfi_run_deadline(plan);
   xfi_run_result result = {.plan = plan->number};
@@ -381,8 +381,8 @@ xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine)
   XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
   if (failed) XFI_TRY(xfi_comm_agree(plan->comm, mine, deadline));
   xfi_run_set_unsettled(plan, false);
-  if (plan->amax_plan != NULL) XFI_TRY(xfi_run_release(plan->amax_plan, XFER_OK));
-  xfi_run_drop_lanes(plan);
+  if (plan->amax_plan != NULL) XFI_TRY(xfi_plan_release(plan->amax_plan, XFER_OK));
+  xfi_plan_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);
   return xfi_comm_agree(plan->comm, XFER_OK,
                         xfi_run_deadline(plan)); /* no peer maps this rank's memory any more */

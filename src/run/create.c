@@ -12,8 +12,8 @@
 #include "alloc.h"
 #include "bind.h"
 #include "error.h"
-#include "flows.h"
 #include "lanes.h"
+#include "peers.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "run.h"
@@ -56,9 +56,9 @@ static xfer_status fill_options(xfer_plan_options *o, const xfi_device *device)
   return XFER_OK;
 }
 
-static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t *order)
+static xfi_moves_options moves_options(const xfer_plan_options *o, const uint32_t *order)
 {
-  return (xfi_plan_options){o->lane, o->ranks_per_domain, o->min_broadcast_saving_bytes, order};
+  return (xfi_moves_options){o->lane, o->ranks_per_domain, o->min_broadcast_saving_bytes, order};
 }
 
 /* Set the window size that keeps the rank with most windows per round within the staging limit,
@@ -66,7 +66,7 @@ static xfi_plan_options moves_options(const xfer_plan_options *o, const uint32_t
 static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
 {
   const uint64_t most = plan->options.max_staging_bytes;
-  const uint64_t cap = xfi_run_staging_share(plan);
+  const uint64_t cap = xfi_plan_staging_share(plan);
   const uint64_t slots = 2 * (uint64_t)n_windows;
   uint64_t window = plan->options.window_bytes;
 
@@ -77,7 +77,7 @@ static xfer_status set_window(xfer_plan *plan, int32_t n_windows)
             "max_staging_bytes %llu is too small for %d messages in a round: it is to be %llu",
             (unsigned long long)most, n_windows,
             (unsigned long long)(slots * XFI_SLOT_ALIGN * (cap < most ? 2 : 1)));
-  XFI_CHECK(xfi_run_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
+  XFI_CHECK(xfi_plan_n_broadcast(plan) == 0 || cap >= UINT64_C(4) * XFI_SLOT_ALIGN, XFER_ERR_ARG,
             "max_staging_bytes %llu is too small for a broadcast", (unsigned long long)most);
   plan->window_bytes = window;
   plan->round_windows = n_windows;
@@ -109,13 +109,13 @@ static xfer_status create_relay(xfer_plan *plan)
   r->comm = plan->comm;
   r->device = plan->device;
   r->number = number;
-  XFI_TRY(xfi_run_fill_converts(r));
+  XFI_TRY(xfi_plan_fill_converts(r));
   if (r->plans == NULL) return XFER_OK;
   return create_events(r);
 }
 
 /* most[] becomes the most windows in a round of the plan's own lanes, and of its relay's. */
-static void count_windows(int32_t most[2], const xfi_plan *moves)
+static void count_windows(int32_t most[2], const xfi_moves *moves)
 {
   most[0] = xfi_packed_most(moves);
   most[1] = moves->relay == NULL ? 0 : xfi_packed_most(moves->relay);
@@ -168,14 +168,14 @@ done:
 static xfer_status make_plan(xfer_plan *p, const xfer_tensor *tensors, size_t n_tensors,
                              const uint32_t *order)
 {
-  const xfi_plan_options options = moves_options(&p->options, order);
+  const xfi_moves_options options = moves_options(&p->options, order);
 
   p->memory.bindings = xfi_calloc(n_tensors, sizeof *p->memory.bindings);
   XFI_CHECK(p->memory.bindings != NULL, XFER_ERR_NOMEM, "%zu tensors", n_tensors);
   p->run.results = xfi_calloc((size_t)p->comm->size, sizeof *p->run.results);
   XFI_CHECK(p->run.results != NULL, XFER_ERR_NOMEM, "%d ranks", p->comm->size);
-  XFI_TRY(xfi_plan_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
-  XFI_TRY(xfi_run_fill_converts(p));
+  XFI_TRY(xfi_moves_create(&p->moves, p->comm->size, p->comm->rank, tensors, n_tensors, &options));
+  XFI_TRY(xfi_plan_fill_converts(p));
   return create_events(p);
 }
 
@@ -210,7 +210,7 @@ static xfer_status bind_cut(xfer_plan *amax_plan, size_t i, const xfi_quant *q)
                          .n_pieces = (int64_t)cut->n_sent,
                          .pieces = cut->sent};
 
-  return xfi_run_bind(amax_plan, i, &src, &dst);
+  return xfi_plan_bind(amax_plan, i, &src, &dst);
 }
 
 /* Bind the tables of blocks as sources, of the plan and of its amax_plan. */
@@ -221,7 +221,7 @@ static xfer_status bind_tables(xfer_plan *plan)
   for (size_t i = 0; i < q->n_cuts; i++)
     XFI_TRY(bind_cut(plan->amax_plan, i, q));
   for (size_t i = 0; i < q->n_pairs; i++)
-    XFI_TRY(xfi_run_bind(plan, q->pairs[i].scales, NULL, NULL));
+    XFI_TRY(xfi_plan_bind(plan, q->pairs[i].scales, NULL, NULL));
   return XFER_OK;
 }
 
@@ -242,15 +242,15 @@ static xfer_status create_amax_plan(xfer_plan *plan)
                                q->cuts[i].dst,
                                {0}};
   const xfer_status mine = tensors != NULL ? XFER_OK : XFI_NO_MEMORY("%zu tensors", q->n_cuts);
-  XFI_TRY_DONE(xfi_run_create(&plan->amax_plan, plan->plans, mine, tensors, q->n_cuts, &options));
+  XFI_TRY_DONE(xfi_plan_create(&plan->amax_plan, plan->plans, mine, tensors, q->n_cuts, &options));
 done:
   xfi_free(tensors);
   return st;
 }
 
-xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
-                           const xfer_tensor *tensors, size_t n_tensors,
-                           const xfer_plan_options *options)
+xfer_status xfi_plan_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
+                            const xfer_tensor *tensors, size_t n_tensors,
+                            const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfi_agreed agreed = {NULL, 0};
@@ -275,7 +275,7 @@ xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status check
 done:
   xfi_scale_tensors_free(&scaled);
   xfi_agreed_free(&agreed);
-  xfi_run_destroy(p);
+  xfi_plan_destroy(p);
   return st;
 }
 
@@ -293,8 +293,8 @@ done:
   return st;
 }
 
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
-                                    xfi_operations *ops, const xfer_plan_options *options)
+xfer_status xfi_plan_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
+                                     xfi_operations *ops, const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
   xfer_plan *p = NULL;
@@ -312,15 +312,15 @@ xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_sta
   *plan = p;
   p = NULL;
 done:
-  xfi_run_destroy(p);
+  xfi_plan_destroy(p);
   return st;
 }
 
-xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
-                             size_t n_tensors, const xfer_plan_options *options)
+xfer_status xfi_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfer_plan_options *options)
 {
   xfer_status st = XFER_OK;
-  xfi_plan_options moves;
+  xfi_moves_options moves;
   int32_t most[2];
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfer_plan *p = xfi_calloc(1, sizeof *p);
@@ -330,8 +330,8 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   XFI_TRY_DONE(fill_options(&p->options, NULL));
   moves = moves_options(&p->options, NULL);
   XFI_TRY_DONE(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
-  XFI_TRY_DONE(xfi_plan_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
-                               n_tensors, &moves));
+  XFI_TRY_DONE(xfi_moves_create(&p->moves, n_ranks, rank, scaled.at == NULL ? tensors : scaled.at,
+                                n_tensors, &moves));
   count_windows(most, p->moves);
   XFI_TRY_DONE(settle_windows(p, most));
 
@@ -339,17 +339,17 @@ xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer
   p = NULL;
 done:
   xfi_scale_tensors_free(&scaled);
-  xfi_run_destroy(p);
+  xfi_plan_destroy(p);
   return st;
 }
 
-xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                            const xfer_plan_options *given, xfi_traffic_fn fn, void *context)
+xfer_status xfi_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                             const xfer_plan_options *given, xfi_traffic_fn fn, void *context)
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options = *given;
   xfi_scale_tensors scaled = {NULL, NULL, 0};
-  xfi_plan_options moves;
+  xfi_moves_options moves;
 
   XFI_TRY_DONE(fill_options(&options, NULL));
   moves = moves_options(&options, NULL);
@@ -361,19 +361,19 @@ done:
   return st;
 }
 
-void xfi_run_destroy(xfer_plan *plan)
+void xfi_plan_destroy(xfer_plan *plan)
 {
   if (plan == NULL) return;
-  xfi_run_destroy(plan->relay);
+  xfi_plan_destroy(plan->relay);
   plan->relay = NULL;
   xfi_run_abandon(plan);
   if (plan->device != NULL) { /* not in a simulation */
-    xfi_run_drop_lanes(plan);
+    xfi_plan_drop_lanes(plan);
     xfi_event_destroy(plan->device, plan->run.started);
     xfi_event_destroy(plan->device, plan->run.finished);
     xfi_event_destroy(plan->device, plan->run.before);
   }
-  xfi_run_destroy(plan->amax_plan);
+  xfi_plan_destroy(plan->amax_plan);
   xfi_quant_destroy(plan->quant);
   for (size_t t = 0;
        plan->memory.bindings != NULL && plan->moves != NULL && t < plan->moves->n_tensors; t++)
@@ -382,6 +382,6 @@ void xfi_run_destroy(xfer_plan *plan)
   xfi_free(plan->memory.operations);
   xfi_free(plan->converts);
   xfi_free(plan->run.results);
-  if (plan->main == NULL) xfi_plan_destroy(plan->moves); /* a relay's moves belong to its plan's */
+  if (plan->main == NULL) xfi_moves_destroy(plan->moves); /* a relay's moves belong to its plan's */
   xfi_free(plan);
 }

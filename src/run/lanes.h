@@ -9,7 +9,7 @@
 /* ---- commit.c ---- */
 
 /* Give back all that commit made. */
-void xfi_run_drop_lanes(xfer_plan *plan);
+void xfi_plan_drop_lanes(xfer_plan *plan);
 
 /* ---- mirror.c ---- */
 

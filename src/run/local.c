@@ -37,16 +37,16 @@ static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *
 
   for (size_t i = 0; i < selfs->n_moves; i++) {
     const xfi_move *move = &selfs->moves[i];
-    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-    xfi_end src = {xfi_run_src(plan, move->tensor), {0}};
-    xfi_end dst = {xfi_run_dst(plan, move->tensor), {0}};
+    const xfi_class *cls = xfi_moves_class(plan->moves, move->tensor);
+    xfi_end src = {xfi_plan_src(plan, move->tensor), {0}};
+    xfi_end dst = {xfi_plan_dst(plan, move->tensor), {0}};
     xfi_box box;
 
     xfi_move_box(&box, cls, &cls->recvs, move);
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
     XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims,
-                           xfi_run_elem(plan, cls, XFI_WHOLE_WAY)));
+                           xfi_plan_elem(plan, cls, XFI_WHOLE_WAY)));
     XFI_TRY(note_anchors(l, copies, dst.bound, src.bound));
   }
   return XFER_OK;
@@ -111,9 +111,9 @@ static xfer_status zero_box(zeroing *z, const xfer_layout *layout, size_t listed
 
 static xfer_status add_zeros(xfi_copies *copies, const xfer_plan *plan, size_t tensor)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
   const xfer_layout *l = cls->dst;
-  const xfi_bound *bound = xfi_run_dst(plan, tensor);
+  const xfi_bound *bound = xfi_plan_dst(plan, tensor);
   xfer_status st = XFER_OK;
   zeroing z = {
       .copies = copies, .elem = {l->elem_bytes, NULL}, .n_dims = l->n_dims, .at = {bound, {0}}};
@@ -139,7 +139,7 @@ done:
 /* The share of the device's multiprocessors for these copies: half of what the copies of each peer
  * get, as long as they still end before those over the link do. A device copies at some 1 TB/s, and
  * a link carries 0.4. */
-static int local_percent(const xfi_plan *moves)
+static int local_percent(const xfi_moves *moves)
 {
   const uint64_t in = moves->in_bytes - moves->self_bytes - moves->zero_bytes;
   const uint64_t across = in > moves->out_bytes ? in : moves->out_bytes;
@@ -153,16 +153,16 @@ xfer_status xfi_local_add(xfi_local *l, xfi_copies *copies, const xfer_plan *pla
 {
   XFI_TRY(add_selfs(l, copies, plan));
   for (size_t t = 0; t < plan->moves->n_tensors; t++) {
-    if (xfi_plan_class(plan->moves, t)->zero_bytes == 0) continue;
+    if (xfi_moves_class(plan->moves, t)->zero_bytes == 0) continue;
     XFI_TRY(add_zeros(copies, plan, t));
-    XFI_TRY(note_anchors(l, copies, xfi_run_dst(plan, t), NULL));
+    XFI_TRY(note_anchors(l, copies, xfi_plan_dst(plan, t), NULL));
   }
   return XFER_OK;
 }
 
 bool xfi_local_may_join(const xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
 
   return plan->lanes.local != NULL && m->self_bytes + m->zero_bytes <= JOIN_BYTES;
 }

@@ -52,7 +52,7 @@ xfer_status xfi_mirror_create(xfi_mirror **out, const xfer_plan *plan, xfi_side 
 static xfer_status add_copies(xfi_copies *copies, const xfer_plan *plan, size_t tensor,
                               xfi_side side)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
   const xfi_elem elem = {xfi_side_layout(cls, side)->elem_bytes, NULL};
   xfi_binding *b = plan->memory.bindings[tensor];
   const xfi_bound *bound = xfi_side_bound(b, side);

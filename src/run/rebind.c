@@ -34,15 +34,15 @@ bool xfi_rebind_keeps(xfer_plan *plan)
   const bool none = plan->memory.n_allocations == 0;
   bool kept = false; /* what all ranks agreed to broadcast in place */
 
-  if (xfi_run_is_staged(plan) || plan->relay != NULL ||
+  if (xfi_plan_is_staged(plan) || plan->relay != NULL ||
       xfi_bcasts_rebind(&kept, plan->lanes.pipeline->bcasts, plan) != XFER_OK || !kept)
     return false;
-  if (sides == 0) return xfi_run_list_allocations(plan) == XFER_OK;
-  if (!none && xfi_run_prune_allocations(plan)) return true; /* without a query of the device */
+  if (sides == 0) return xfi_plan_list_allocations(plan) == XFER_OK;
+  if (!none && xfi_plan_prune_allocations(plan)) return true; /* without a query of the device */
   /* Without allocations the device cannot tell them apart and reaches all memory, or nothing that
    * was listed is bound any more. */
   if (sides == (XFI_SIDE_SRC | XFI_SIDE_DST)) return none;
-  return (none || xfi_run_covers(NULL, plan, sides)) && xfi_run_list_allocations(plan) == XFER_OK;
+  return (none || xfi_plan_covers(NULL, plan, sides)) && xfi_plan_list_allocations(plan) == XFER_OK;
 }
 
 /* Does a run in flight still read the memory that describes its lanes? */
@@ -76,7 +76,7 @@ xfer_status xfi_rebind_direct(xfer_plan *plan, bool *rebound, xfi_deadline deadl
 
   XFI_TRY(xfi_links_rebind(&plan->lanes.direct->links, plan, &mine, rebound, deadline));
   if (*rebound && mine == XFER_OK) mine = xfi_direct_rebind(plan->lanes.direct, plan);
-  XFI_TRY(xfi_run_count_ranks(&n_rebound, plan, mine, *rebound, deadline));
+  XFI_TRY(xfi_plan_count_ranks(&n_rebound, plan, mine, *rebound, deadline));
   *rebound = n_rebound == plan->comm->size;
   return XFER_OK;
 }

@@ -3,8 +3,8 @@
  * committed, what each lane carries. Local; nothing is changed.
  */
 #include "direct.h"
-#include "flows.h"
 #include "lanes.h"
+#include "peers.h"
 #include "pipeline.h"
 #include "run.h"
 
@@ -27,11 +27,11 @@ static uint64_t more_peers(const xfi_move_list *list, const xfi_move_list *other
   uint64_t n = 0;
 
   for (size_t p = 0; p < list->n_peers; p++)
-    n += xfi_run_find_peer(other, list->peers[p].rank) == other->n_peers;
+    n += xfi_peer_find(other, list->peers[p].rank) == other->n_peers;
   return n;
 }
 
-static uint64_t crossed_bytes(const xfi_plan *m)
+static uint64_t crossed_bytes(const xfi_moves *m)
 {
   const int64_t size = m->options.ranks_per_domain;
   uint64_t n = 0;
@@ -43,8 +43,8 @@ static uint64_t crossed_bytes(const xfi_plan *m)
 
 static void add_relay(const xfer_plan *plan, xfer_plan_report_data *r)
 {
-  const xfi_plan *m = plan->moves;
-  const xfi_plan *relay = m->relay;
+  const xfi_moves *m = plan->moves;
+  const xfi_moves *relay = m->relay;
 
   r->crossed_bytes = crossed_bytes(m);
   if (relay == NULL) return;
@@ -56,9 +56,9 @@ static void add_relay(const xfer_plan *plan, xfer_plan_report_data *r)
     r->relayed_bytes += relay->recvs.peers[p].n_bytes;
 }
 
-void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
+void xfi_plan_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
 
   r->n_tensors = m->n_tensors;
   r->n_classes = m->n_classes;
@@ -71,10 +71,10 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->out_bytes = m->out_bytes;
   r->n_send_peers = m->sends.n_peers;
   r->n_recv_peers = m->recvs.n_peers;
-  r->broadcast_tensors = xfi_run_n_broadcast(plan);
+  r->broadcast_tensors = xfi_plan_n_broadcast(plan);
   r->window_bytes = plan->window_bytes;
   r->committed_version = plan->version;
-  r->torn = xfi_run_is_staged(plan)
+  r->torn = xfi_plan_is_staged(plan)
                 ? plan->run.is_half_written
                 : plan->run.n_begun != plan->run.n_complete || plan->state == XFI_TORN;
   r->converted_tensors = m->n_converted;
@@ -87,11 +87,11 @@ void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *r)
   r->bound_bytes = r->wire_bytes > r->out_bytes ? r->wire_bytes : r->out_bytes;
 }
 
-xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
+xfer_status xfi_plan_full_report(const xfer_plan *plan, xfer_plan_report_data *r)
 {
   uint64_t relay_bytes = 0;
 
-  xfi_run_report(plan, r);
+  xfi_plan_report(plan, r);
   if (plan->lanes.pipeline != NULL) return XFER_OK;
   XFI_TRY(xfi_pipeline_estimate(&r->staging_bytes, plan));
   if (plan->relay != NULL) XFI_TRY(xfi_pipeline_estimate(&relay_bytes, plan->relay));

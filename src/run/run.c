@@ -16,10 +16,10 @@
 #include "count.h"
 #include "direct.h"
 #include "error.h"
-#include "flows.h"
 #include "lanes.h"
 #include "late.h"
 #include "local.h"
+#include "peers.h"
 #include "pipeline.h"
 #include "quant.h"
 #include "sequence.h"
@@ -129,7 +129,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "version %llu after version %llu: versions must grow", (unsigned long long)version,
             (unsigned long long)plan->version);
   XFI_TRY(xfi_stream_check(plan->device, stream));
-  changed = xfi_run_find_changed(plan);
+  changed = xfi_plan_find_changed(plan);
   if (changed != NULL) plan->memory.mark = 0; /* so that the next commit looks each of them up */
   XFI_CHECK(changed == NULL, XFER_ERR_STATE,
             "memory at %p was freed or remapped since the commit; bind and commit again",
@@ -363,7 +363,7 @@ static void abort_run(xfer_plan *plan)
 static xfer_status outcome(const xfer_plan *plan)
 {
   /* Messages that were handed to the comm may have been cancelled with those of another plan. */
-  if (plan->comm->ops->check_data != NULL && xfi_run_has_messages(plan))
+  if (plan->comm->ops->check_data != NULL && xfi_plan_has_messages(plan))
     XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_aborts));
   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     XFI_TRY(xfi_direct_outcome(p->lanes.direct, p));
@@ -498,7 +498,7 @@ static void unbind_sources(xfer_plan *plan)
   for (size_t t = 0; t < plan->moves->n_tensors; t++)
     if (plan->memory.bindings[t] != NULL && !xfi_quant_source(plan->quant, t, &scales))
       plan->memory.bindings[t]->src.is_set = false;
-  (void)xfi_run_prune_allocations(plan); /* their memory may be freed without another commit */
+  (void)xfi_plan_prune_allocations(plan); /* their memory may be freed without another commit */
   plan->state = xfi_state_after(plan->state, XFI_CALL_BIND, XFI_ENDED);
 }
 
@@ -521,16 +521,16 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
             (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine != XFER_OK)
     abort_run(plan);
-  else if (xfi_run_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
+  else if (xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
            xfi_direct_drop_sources(plan->lanes.direct))
     plan->lanes.may_stay = false;
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   xfi_run_set_unsettled(plan, false); /* messages of a run that was refused have been cancelled */
-  if (st == XFER_OK && xfi_run_is_staged(plan))
+  if (st == XFER_OK && xfi_plan_is_staged(plan))
     st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {
     complete(plan);
-    if (xfi_run_is_fresh(plan)) unbind_sources(plan);
+    if (xfi_plan_is_fresh(plan)) unbind_sources(plan);
     return XFER_OK;
   }
   if (mine == XFER_OK) abort_run(plan);
@@ -571,7 +571,7 @@ xfer_status xfi_run_assume_complete(xfer_plan *plan)
     complete(plan);
   else
     fail_in_flight(plan);
-  plan->run.is_open = st == XFER_OK && !xfi_run_has_messages(plan);
+  plan->run.is_open = st == XFER_OK && !xfi_plan_has_messages(plan);
   return st;
 }
 

@@ -17,7 +17,7 @@
  *
  * create.c makes a plan, run.c starts the lanes and waits, sequence.c checks that ranks use their
  * plans in one order, report.c reports what a plan does, and state.c has the calls that each state
- * allows. allocations.c finds the allocations of bound memory, flows.c what goes between two ranks,
+ * allows. allocations.c finds the allocations of bound memory, peers.c what goes between two ranks,
  * wire.c where elements are converted. All of it uses devices and transports through the
  * tables of device.h and comm.h.
  *
@@ -30,7 +30,7 @@
  *   xfi_run_assume_complete()  the comm, for a plan that it keeps  nothing         aborted
  *   xfi_run_check()            the comm, for such a plan, later    nothing         aborted
  *   xfi_run_drain()            who is about to free what it uses   this rank's end aborted
- *   xfi_run_abandon()          xfi_run_destroy()                   this rank's end aborted
+ *   xfi_run_abandon()          xfi_plan_destroy()                   this rank's end aborted
  *   xfi_run_await_last()       who changes what the run uses       this rank's end left as it is
  *
  * A run that this rank refused ends by wait, assume_complete or abandon.
@@ -43,24 +43,24 @@
 #include "traffic.h"
 
 /* Make a plan. Collective, also if the caller's own checks failed with `checked`. */
-xfer_status xfi_run_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
-                           const xfer_tensor *tensors, size_t n_tensors,
-                           const xfer_plan_options *options);
-xfer_status xfi_run_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
-                             size_t n_tensors, const xfer_plan_options *options);
+xfer_status xfi_plan_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
+                            const xfer_tensor *tensors, size_t n_tensors,
+                            const xfer_plan_options *options);
+xfer_status xfi_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xfer_tensor *tensors,
+                              size_t n_tensors, const xfer_plan_options *options);
 /* Make a plan of an exchange. Collective, also if `checked` is an error. */
-xfer_status xfi_run_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
-                                    xfi_operations *ops, const xfer_plan_options *options);
+xfer_status xfi_plan_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
+                                     xfi_operations *ops, const xfer_plan_options *options);
 /* Call `fn` with what every rank receives from which other. */
-xfer_status xfi_run_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                            const xfer_plan_options *given, xfi_traffic_fn fn, void *context);
-void xfi_run_destroy(xfer_plan *plan);
-xfer_status xfi_run_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
-                         const xfer_view *dst_view);
+xfer_status xfi_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
+                             const xfer_plan_options *given, xfi_traffic_fn fn, void *context);
+void xfi_plan_destroy(xfer_plan *plan);
+xfer_status xfi_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
+                          const xfer_view *dst_view);
 /* Bind the views of all operations of an exchange. */
-xfer_status xfi_run_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
+xfer_status xfi_plan_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
 /* Commit the plan. Collective. `mine` is this rank's status so far: if it is an error, all fail. */
-xfer_status xfi_run_commit(xfer_plan *plan, xfer_status mine);
+xfer_status xfi_plan_commit(xfer_plan *plan, xfer_status mine);
 
 /* A commit in two halves, around an all-gather of the ranks' votes. */
 typedef struct xfi_commit_vote {
@@ -118,19 +118,19 @@ void xfi_run_abandon(xfer_plan *plan);
  * (snapshot.c)? */
 bool xfi_run_awaits_readers(const xfer_plan *plan);
 /* Is there room for the snapshots of a second plan like this one? */
-bool xfi_run_fits_twice(const xfer_plan *plan);
+bool xfi_plan_fits_twice(const xfer_plan *plan);
 
 /* Release the plan's lanes. Collective, also if the caller's own checks failed with `mine`. */
-xfer_status xfi_run_release(xfer_plan *plan, xfer_status mine);
+xfer_status xfi_plan_release(xfer_plan *plan, xfer_status mine);
 /* Each tensor's digest on one side, into digests[n_tensors]. Collective, also if `checked` is an
  * error. */
-xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
-                           xfer_status checked, xfer_stream stream);
+xfer_status xfi_plan_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
+                            xfer_status checked, xfer_stream stream);
 /* XFER_ERR_MISMATCH if replicas of a source differ. Collective, also if `checked` is an error. */
-xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);
+xfer_status xfi_plan_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream);
 /* The short report lacks staging_bytes of a plan that is not committed, which take longer to
  * compute. */
-void xfi_run_report(const xfer_plan *plan, xfer_plan_report_data *report);
-xfer_status xfi_run_full_report(const xfer_plan *plan, xfer_plan_report_data *report);
+void xfi_plan_report(const xfer_plan *plan, xfer_plan_report_data *report);
+xfer_status xfi_plan_full_report(const xfer_plan *plan, xfer_plan_report_data *report);
 
 #endif

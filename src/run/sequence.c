@@ -22,7 +22,7 @@ static bool any_sends(const xfer_plan *plan)
   return any;
 }
 
-bool xfi_run_has_messages(const xfer_plan *plan)
+bool xfi_plan_has_messages(const xfer_plan *plan)
 {
   bool any = false;
 
@@ -147,7 +147,7 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
   const xfi_run_result result = {.version = plan->run.version,
                                  .status = mine,
                                  .has_begun = plan->state == XFI_RUNNING,
-                                 .has_messages = xfi_run_has_messages(plan),
+                                 .has_messages = xfi_plan_has_messages(plan),
                                  .plan = plan->number,
                                  .sequence = plan->run.sequence,
                                  .sum =

@@ -10,7 +10,7 @@
 #include "bound_plan.h"
 
 /* Does this rank send or receive messages in a run? Slots in shared memory count. */
-bool xfi_run_has_messages(const xfer_plan *plan);
+bool xfi_plan_has_messages(const xfer_plan *plan);
 /* Give the next run its sequence number. Called before xfi_run_refuse() and xfi_run_start(): a
  * refused run counts too, since others may have sent in it. */
 void xfi_run_take_sequence(xfer_plan *plan);

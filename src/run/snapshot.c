@@ -10,9 +10,9 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
-#include "flows.h"
 #include "lanes.h"
 #include "local.h"
+#include "peers.h"
 #include "run.h"
 
 /* All snapshots of a comm's plans may take one half of max_staging_bytes. */
@@ -26,9 +26,9 @@ static uint64_t cap(const xfer_plan *plan)
 /* Might any peer read a snapshot? */
 static bool sends(const xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
 
-  return m->sends.n_peers > 0 && xfi_run_n_broadcast(plan) < m->n_tensors;
+  return m->sends.n_peers > 0 && xfi_plan_n_broadcast(plan) < m->n_tensors;
 }
 
 /* The size of a plan's snapshot. Which tensors peers will read is known only later, so all count.
@@ -57,7 +57,7 @@ bool xfi_run_awaits_readers(const xfer_plan *plan)
          xfi_event_sync(plan->device, plan->run.finished, now) == XFER_ERR_TIMEOUT;
 }
 
-bool xfi_run_fits_twice(const xfer_plan *plan)
+bool xfi_plan_fits_twice(const xfer_plan *plan)
 {
   return plan->plans->snapshot_bytes + needed(plan) <= cap(plan);
 }

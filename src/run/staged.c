@@ -9,12 +9,12 @@
 
 uint64_t xfi_staged_bytes(const xfer_plan *plan)
 {
-  return xfi_run_is_staged(plan) ? xfi_mirror_bytes(plan, XFI_SIDE_DST) : 0;
+  return xfi_plan_is_staged(plan) ? xfi_mirror_bytes(plan, XFI_SIDE_DST) : 0;
 }
 
 xfer_status xfi_staged_create(xfer_plan *plan)
 {
-  if (!xfi_run_is_staged(plan)) return XFER_OK;
+  if (!xfi_plan_is_staged(plan)) return XFER_OK;
   XFI_TRY(xfi_mirror_create(&plan->lanes.staged, plan, XFI_SIDE_DST));
   if (plan->lanes.staged == NULL) return XFER_OK; /* this rank receives nothing */
   return xfi_mirror_prepare(plan->lanes.staged, plan, NULL);

@@ -31,9 +31,9 @@ static xfi_convert convert_of(const xfi_class *cls)
   return convert;
 }
 
-xfer_status xfi_run_fill_converts(xfer_plan *plan)
+xfer_status xfi_plan_fill_converts(xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
   fenv_t callers;
 
   plan->converts = xfi_calloc(m->n_classes, sizeof *plan->converts);
@@ -45,7 +45,7 @@ xfer_status xfi_run_fill_converts(xfer_plan *plan)
   return XFER_OK;
 }
 
-xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
+xfi_elem xfi_plan_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
 {
   const bool narrows = cls->wire_bytes == cls->dst->elem_bytes; /* else the destination widens */
   xfi_elem elem = {leg == XFI_TO_WIRE ? cls->wire_bytes : cls->dst->elem_bytes, NULL};
@@ -59,8 +59,8 @@ xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
 xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi_elem_range *range,
                             char *slot, bool send)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, range->tensor);
-  const xfi_elem elem = xfi_run_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
+  const xfi_class *cls = xfi_moves_class(plan->moves, range->tensor);
+  const xfi_elem elem = xfi_plan_elem(plan, cls, send ? XFI_TO_WIRE : XFI_FROM_WIRE);
   const int64_t *start = send ? range->box->src_local : range->box->dst_local;
   const int n_dims = cls->src->n_dims;
   const int wire = cls->wire_bytes;
@@ -71,7 +71,7 @@ xfer_status xfi_slot_copies(xfi_copies *copies, const xfer_plan *plan, const xfi
     const xfi_bound dense =
         xfi_bound_dense(slot + slices[i].offset * wire, slices[i].length, n_dims, wire);
     const xfi_end in_slot = {&dense, {0}};
-    xfi_end user = {xfi_run_bound(plan, send, range->tensor), {0}};
+    xfi_end user = {xfi_plan_bound(plan, send, range->tensor), {0}};
 
     for (int d = 0; d < n_dims; d++)
       user.start[d] = start[d] + slices[i].start[d];

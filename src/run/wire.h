@@ -9,12 +9,12 @@
 #include "bound_plan.h"
 
 /* Fill plan->converts: what kernels do to the elements of each class. */
-xfer_status xfi_run_fill_converts(xfer_plan *plan);
+xfer_status xfi_plan_fill_converts(xfer_plan *plan);
 
 /* How far a copy takes elements: from the source's memory to the destination's, only into a slot,
  * where they have the type in which they travel, or only out of one. */
 typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
-xfi_elem xfi_run_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
+xfi_elem xfi_plan_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
 /* The elements [first, end) of a box of a tensor, in row-major order. */
 typedef struct xfi_elem_range {

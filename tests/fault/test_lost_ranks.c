@@ -299,7 +299,7 @@ static void run_once_late_and_again(int rank, void *context)
   j->plans[rank]->options.timeout_ms = LONG_MS;
   for (int i = 0; i < 2; i++) {
     memset(j->inputs[rank].dst_memory, POISON, sizeof j->inputs[rank].dst_memory);
-    expect(xfi_run_commit(j->plans[rank], XFER_OK) == XFER_OK);
+    expect(xfi_plan_commit(j->plans[rank], XFER_OK) == XFER_OK);
     expect(run_and_assume_complete(j->plans[rank]) == XFER_OK);
     expect(is_delivered(&j->inputs[rank]));
   }

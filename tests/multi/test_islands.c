@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "carry.h"
+#include "moves.h"
 #include "object.h"
-#include "plan.h"
 
 enum { ISLANDS = 3, CASES = 600, MIXED_CASES = 50 /* at least */ };
 
@@ -73,9 +73,9 @@ static void domain_2(xfi_device *device, unsigned char domain[64])
 
 /* Stands before xfi_cost_choose() by the linker's --wrap: where the plan chooses lanes, every
  * second class is broadcast whether or not it pays. */
-xfer_status __real_xfi_cost_choose(xfi_plan *plan);
-xfer_status __wrap_xfi_cost_choose(xfi_plan *plan);
-xfer_status __wrap_xfi_cost_choose(xfi_plan *plan)
+xfer_status __real_xfi_cost_choose(xfi_moves *plan);
+xfer_status __wrap_xfi_cost_choose(xfi_moves *plan);
+xfer_status __wrap_xfi_cost_choose(xfi_moves *plan)
 {
   const xfer_status st = __real_xfi_cost_choose(plan);
 

@@ -5,7 +5,7 @@
 
 #include "class.h"
 #include "layouts_of.h"
-#include "plan.h"
+#include "moves.h"
 
 enum { MAX_TENSORS = 512, MAX_PLANS = 64 };
 
@@ -45,30 +45,30 @@ static inline void free_tensors(tensor_list *list)
 }
 
 /* Data goes point to point, near sources are not preferred. */
-static const xfi_plan_options plain_options = {XFER_LANE_DIRECT, 0, 0, NULL};
+static const xfi_moves_options plain_options = {XFER_LANE_DIRECT, 0, 0, NULL};
 
-static inline xfi_plan *plan_of(const tensor_list *list, int n_ranks, int rank,
-                                const xfi_plan_options *options)
+static inline xfi_moves *plan_of(const tensor_list *list, int n_ranks, int rank,
+                                 const xfi_moves_options *options)
 {
-  xfi_plan *plan = NULL;
+  xfi_moves *plan = NULL;
 
-  if (xfi_plan_create(&plan, n_ranks, rank, list->at, list->n, options) != XFER_OK)
+  if (xfi_moves_create(&plan, n_ranks, rank, list->at, list->n, options) != XFER_OK)
     fail_msg("rank %d of %d: %s", rank, n_ranks, xfer_last_error());
   return plan;
 }
 
-static inline void plans_of(xfi_plan **plans, const tensor_list *list, int n_ranks,
-                            const xfi_plan_options *options)
+static inline void plans_of(xfi_moves **plans, const tensor_list *list, int n_ranks,
+                            const xfi_moves_options *options)
 {
   assert_true(n_ranks <= MAX_PLANS);
   for (int r = 0; r < n_ranks; r++)
     plans[r] = plan_of(list, n_ranks, r, options);
 }
 
-static inline void free_plans(xfi_plan **plans, int n_ranks)
+static inline void free_plans(xfi_moves **plans, int n_ranks)
 {
   for (int r = 0; r < n_ranks; r++)
-    xfi_plan_destroy(plans[r]);
+    xfi_moves_destroy(plans[r]);
 }
 
 /* Bytes of a box of one tensor. */

@@ -178,7 +178,7 @@ static void test_self_comes_first_then_near_then_all(void **state)
   xfi_class cls = class_of("u8[60] (4,2):R,S0 -> (10):R", &list);
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-    const xfi_plan plan = {.n_ranks = 10, .options.ranks_per_domain = cases[c].ranks_per_domain};
+    const xfi_moves plan = {.n_ranks = 10, .options.ranks_per_domain = cases[c].ranks_per_domain};
     uint64_t chosen = 0;
 
     print_message("domains of %u, part %d to rank %d\n", cases[c].ranks_per_domain,
@@ -196,7 +196,7 @@ static void test_self_comes_first_then_near_then_all(void **state)
 static void test_a_broadcast_has_one_source(void **state)
 {
   (void)state;
-  const xfi_plan plan = {.n_ranks = 10, .options.ranks_per_domain = 2};
+  const xfi_moves plan = {.n_ranks = 10, .options.ranks_per_domain = 2};
   tensor_list list = {.n = 0};
   xfi_class cls = class_of("u8[60] (4,2):R,S0 -> (10):R", &list);
 

@@ -14,7 +14,7 @@ static xfer_status fill(xfi_class *cls, const tensor_list *list, int rank)
 {
   char name[] = "model.w";
   xfi_tensor tensor = {.name = name};
-  const xfi_plan plan = {.n_ranks = MAX_PLANS, .rank = rank, .tensors = &tensor, .n_tensors = 1};
+  const xfi_moves plan = {.n_ranks = MAX_PLANS, .rank = rank, .tensors = &tensor, .n_tensors = 1};
 
   *cls = (xfi_class){.src = list->at[0].src,
                      .dst = list->at[0].dst,

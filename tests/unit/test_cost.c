@@ -11,9 +11,9 @@
 
 #include "plans_of.h"
 
-static xfi_plan *plan_with_lane(const tensor_list *list, int n_ranks, xfer_lane lane)
+static xfi_moves *plan_with_lane(const tensor_list *list, int n_ranks, xfer_lane lane)
 {
-  xfi_plan_options options = plain_options;
+  xfi_moves_options options = plain_options;
 
   options.lane = (uint32_t)lane;
   return plan_of(list, n_ranks, 0, &options);
@@ -60,14 +60,14 @@ static void test_the_choice_follows_what_most_ranks_must_carry(void **state)
 
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     tensor_list list = {.n = 0};
-    xfi_plan *plan;
+    xfi_moves *plan;
 
     print_message("%s\n", cases[c].line);
     add_line(&list, "w", 3, cases[c].line);
     plan = plan_with_lane(&list, cases[c].n_ranks, XFER_LANE_AUTO);
     assert_int_equal(plan->classes[0].broadcast, cases[c].broadcast);
     assert_int_equal(plan->n_broadcast, cases[c].broadcast ? 3 : 0);
-    xfi_plan_destroy(plan);
+    xfi_moves_destroy(plan);
     free_tensors(&list);
   }
 }
@@ -79,16 +79,16 @@ static void test_broadcasts_save_as_much_as_is_asked(void **state)
   static const uint64_t least[] = {3500000, 3500001};
 
   for (size_t i = 0; i < 2; i++) {
-    xfi_plan_options options = plain_options;
+    xfi_moves_options options = plain_options;
     tensor_list list = {.n = 0};
-    xfi_plan *plan;
+    xfi_moves *plan;
 
     options.lane = XFER_LANE_AUTO;
     options.min_broadcast_saving_bytes = least[i];
     add_line(&list, "w", 7, "u8[100000] (1):R -> (6)@1-6:R");
     plan = plan_of(&list, 7, 0, &options);
     assert_int_equal(plan->n_broadcast, i == 0 ? 7 : 0);
-    xfi_plan_destroy(plan);
+    xfi_moves_destroy(plan);
     free_tensors(&list);
   }
 }
@@ -102,14 +102,14 @@ static void test_threads_of_any_mode_choose_alike(void **state)
   (void)state;
   for (size_t m = 0; m < 4; m++) {
     tensor_list list = {.n = 0};
-    xfi_plan *plan;
+    xfi_moves *plan;
 
     add_line(&list, "w", 1, "f32[1000] (4):R -> (9):R");
     (void)fesetround(modes[m]);
     plan = plan_with_lane(&list, 9, XFER_LANE_AUTO);
     (void)fesetround(FE_TONEAREST);
     broadcasts[m] = plan->classes[0].broadcast;
-    xfi_plan_destroy(plan);
+    xfi_moves_destroy(plan);
     free_tensors(&list);
   }
   for (size_t m = 1; m < 4; m++)
@@ -120,7 +120,7 @@ static void test_a_lane_that_is_named_is_taken(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_line(&list, "small", 2, "bf16[4096] (1):R -> (7)@1-7:R");
   add_line(&list, "large", 5, "bf16[4096,8] (1):R -> (7)@1-7:S0");
@@ -130,14 +130,14 @@ static void test_a_lane_that_is_named_is_taken(void **state)
     print_message("lane %d\n", lane);
     plan = plan_with_lane(&list, 8, (xfer_lane)lane);
     assert_int_equal(plan->n_broadcast, n_broadcast[lane]);
-    xfi_plan_destroy(plan);
+    xfi_moves_destroy(plan);
   }
   free_tensors(&list);
 
   add_line(&list, "alone", 1, "bf16[4096] (1):R -> (1):R"); /* there is nobody to hear it */
   plan = plan_with_lane(&list, 1, XFER_LANE_BROADCAST);
   assert_int_equal(plan->n_broadcast, 0);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
@@ -146,19 +146,19 @@ static void test_sources_of_all_tensors_share(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_line(&list, "w0", 1, "bf16[4096] (1)@0:R -> (4)@4-7:R");
   plan = plan_with_lane(&list, 8, XFER_LANE_AUTO);
   assert_int_equal(plan->n_broadcast, 1);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   add_line(&list, "w1", 1, "bf16[4096] (1)@1:R -> (4)@4-7:R");
   add_line(&list, "w2", 1, "bf16[4096] (1)@2:R -> (4)@4-7:R");
   add_line(&list, "w3", 1, "bf16[4096] (2)@2-3:R -> (4)@4-7:R");
   plan = plan_with_lane(&list, 8, XFER_LANE_AUTO);
   assert_int_equal(plan->n_classes, 4);
   assert_int_equal(plan->n_broadcast, 0);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
@@ -178,18 +178,18 @@ static void test_repeated_indices_count_as_often_as_they_are_held(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   tabled(&list);
   plan = plan_with_lane(&list, 3, XFER_LANE_AUTO);
   assert_int_equal(plan->n_broadcast, 1); /* 24 bytes to send, 8 to broadcast */
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
 static xfer_status choose(void *context)
 {
-  xfi_plan *plan = context;
+  xfi_moves *plan = context;
 
   plan->n_broadcast = 0;
   return xfi_cost_choose(plan);
@@ -199,13 +199,13 @@ static void test_choose_survives_each_failed_allocation(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   tabled(&list);
   plan = plan_with_lane(&list, 3, XFER_LANE_AUTO);
   assert_int_equal(fail_each_allocation(choose, plan), 2);
   assert_int_equal(plan->n_broadcast, 1);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 

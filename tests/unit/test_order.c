@@ -313,13 +313,13 @@ static void test_whoever_sends_and_receives_counts_as_its_own_peer(void **state)
     xfi_links links = {.n = 0};
     xfer_plan *plan = NULL;
 
-    assert_int_equal(xfi_run_simulate(&plan, N_HOST, r, tensors, n, &options), XFER_OK);
+    assert_int_equal(xfi_plan_simulate(&plan, N_HOST, r, tensors, n, &options), XFER_OK);
     assert_int_equal(xfi_links_list(&links, plan, near), XFER_OK);
     assert_int_equal(xfi_links_list_ranks(&links, plan), XFER_OK);
     for (int send = 0; send < 2; send++)
       check_ranks(&links.ranks[send], with[r]);
     xfi_links_destroy(&links, NULL);
-    xfi_run_destroy(plan);
+    xfi_plan_destroy(plan);
   }
   for (size_t t = 0; t < n; t++) {
     xfer_layout_destroy((xfer_layout *)(uintptr_t)tensors[t].src);

@@ -44,11 +44,11 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
   tensor_list list = {.n = 0};
   char want[4096] = "plan of rank 1 of 3\n";
   char *text = NULL;
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
   for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, "  %-18s %d\n", names[i], 101 + i);
   strcat(want, "  from rank 0               2 moves               48 bytes, direct\n"
@@ -57,7 +57,7 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
                "  to rank   2               2 moves               48 bytes\n");
   assert_string_equal(text, want);
   xfi_free(text);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
@@ -65,16 +65,16 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
 static char *text_of_broadcast(const char *line, int n_ranks, bool json)
 {
   const xfer_plan_report_data report = figures();
-  xfi_plan_options options = plain_options;
+  xfi_moves_options options = plain_options;
   tensor_list list = {.n = 0};
   char *text = NULL;
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   options.lane = XFER_LANE_BROADCAST;
   add_line(&list, "w", 1, line);
   plan = plan_of(&list, n_ranks, 0, &options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, json), XFER_OK);
-  xfi_plan_destroy(plan);
+  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, json), XFER_OK);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
   return text;
 }
@@ -110,19 +110,19 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
   tensor_list list = {.n = 0};
   char want[4096] = "{\"rank\":1,\"n_ranks\":2";
   char *text = NULL;
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_line(&list, "a \"b\\\n", 1, "bf16[3,2] (2):S0 -> (2)@1,0:S0f2");
   add_line(&list, "s", 1, "u8[] (1):R -> (1)@1:R");
   plan = plan_of(&list, 2, 1, &plain_options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   print_message("%s\n", text);
   for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, ",\n\"%s\":%d", names[i], 101 + i);
   strcat(want, tail);
   assert_string_equal(text, want);
   xfi_free(text);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
@@ -145,16 +145,16 @@ static void test_json_says_what_becomes_of_elements(void **state)
   const xfer_plan_report_data report = figures();
   tensor_list list = {.n = 0};
   char *text = NULL;
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_layouts(&list, "w", 1, layout_of("f32[9,6] (3):S0"), layout_of("f8e4m3[9,6] (3):S1"));
   list.at[0].conversion = xfer_convert_scale(0.5F);
   plan = plan_of(&list, 3, 1, &plain_options);
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(text, "{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[9,6],"
                                "\"conversion\":\"scale 0.5\",\"to\":\"f8e4m3\"}"));
   xfi_free(text);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 
@@ -164,13 +164,13 @@ static void test_json_of_an_empty_plan(void **state)
   const xfer_plan_report_data report = figures();
   tensor_list list = {.n = 0};
   char *text = NULL;
-  xfi_plan *plan = plan_of(&list, 1, 0, &plain_options);
+  xfi_moves *plan = plan_of(&list, 1, 0, &plain_options);
 
-  assert_int_equal(xfi_plan_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(
       text, ",\n\"replicated_tensors\":124,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
 }
 
 /* ---- failed allocations ---- */
@@ -181,7 +181,7 @@ static xfer_status print_again(void *context)
 {
   const xfer_plan_report_data report = figures();
   char *text = NULL;
-  xfer_status st = xfi_plan_print(context, &report, way_of, NULL, &text, as_json);
+  xfer_status st = xfi_moves_print(context, &report, way_of, NULL, &text, as_json);
 
   assert_true((text != NULL) == (st == XFER_OK));
   xfi_free(text);
@@ -192,7 +192,7 @@ static void test_print_survives_each_failed_allocation(void **state)
 {
   (void)state;
   tensor_list list = {.n = 0};
-  xfi_plan *plan;
+  xfi_moves *plan;
 
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
@@ -200,7 +200,7 @@ static void test_print_survives_each_failed_allocation(void **state)
   assert_true(fail_each_allocation(print_again, plan) > 3);
   as_json = true;
   assert_true(fail_each_allocation(print_again, plan) > 3);
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   free_tensors(&list);
 }
 

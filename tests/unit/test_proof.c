@@ -58,7 +58,7 @@ static void prove(const char *line, wrong how, xfer_status want, const char *say
   tensor_list list = {.n = 0};
   char name[] = "model.w";
   xfi_tensor tensor = {.name = name};
-  const xfi_plan plan = {.n_ranks = MAX_PLANS, .rank = 0, .tensors = &tensor, .n_tensors = 1};
+  const xfi_moves plan = {.n_ranks = MAX_PLANS, .rank = 0, .tensors = &tensor, .n_tensors = 1};
   xfi_scratch scratch = {0};
   xfer_status st;
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "class.h"
-#include "moves.h"
+#include "move_lists.h"
 
 #include "plans_of.h"
 #include "sharing_models.h"
@@ -72,7 +72,7 @@ static double least_possible_maximum(const demand *d)
 static void check_sharing(const char *name, const tensor_list *list, int n_ranks)
 {
   const double stripe = 1 << 20;
-  xfi_plan *plans[MAX_PLANS];
+  xfi_moves *plans[MAX_PLANS];
   demand d = {.n = 0};
   double most = 0;
   double least;
@@ -82,7 +82,7 @@ static void check_sharing(const char *name, const tensor_list *list, int n_ranks
     if ((double)plans[r]->out_bytes > most) most = (double)plans[r]->out_bytes;
     for (size_t i = 0; i < plans[r]->recvs.n_moves; i++) {
       const xfi_move *move = &plans[r]->recvs.moves[i];
-      const xfi_class *cls = xfi_plan_class(plans[r], move->tensor);
+      const xfi_class *cls = xfi_moves_class(plans[r], move->tensor);
       xfi_box box;
 
       xfi_move_box(&box, cls, &cls->recvs, move);
@@ -112,8 +112,8 @@ static void test_source_replicas_share_the_work(void **state)
 static void test_near_sources_are_preferred_and_share(void **state)
 {
   (void)state;
-  xfi_plan_options options = plain_options;
-  xfi_plan *plans[16];
+  xfi_moves_options options = plain_options;
+  xfi_moves *plans[16];
   tensor_list list = {.n = 0};
 
   options.ranks_per_domain = 4; /* two sources and two destinations in each of four domains */

@@ -15,12 +15,12 @@ enum { N_RANKS = 24 };
 
 typedef struct seen {
   const tensor_list *list;
-  const xfi_plan_options *options;
+  const xfi_moves_options *options;
   int n_rows;
 } seen;
 
 /* The same figures from one rank's moves. */
-static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
+static void count_moves(const xfi_moves *plan, xfer_traffic *counted)
 {
   const xfi_move_list *lists[] = {&plan->recvs, &plan->selfs,
                                   plan->relay == NULL ? NULL : &plan->relay->recvs};
@@ -28,7 +28,7 @@ static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
   for (int l = 0; l < 3 && lists[l] != NULL; l++) {
     for (size_t i = 0; i < lists[l]->n_moves; i++) {
       const xfi_move *m = &lists[l]->moves[i];
-      const xfi_class *cls = xfi_plan_class(plan, m->tensor);
+      const xfi_class *cls = xfi_moves_class(plan, m->tensor);
       const uint64_t n_bytes = xfi_move_bytes(cls, &cls->recvs, m);
 
       counted[m->peer].n_bytes += n_bytes;
@@ -39,10 +39,10 @@ static void count_moves(const xfi_plan *plan, xfer_traffic *counted)
   }
 }
 
-static bool compare_row(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+static bool compare_row(void *context, const xfi_moves *classes, const xfi_traffic_row *row)
 {
   seen *s = context;
-  xfi_plan *plan = plan_of(s->list, N_RANKS, row->rank, s->options);
+  xfi_moves *plan = plan_of(s->list, N_RANKS, row->rank, s->options);
   xfer_traffic counted[N_RANKS] = {{0, 0, 0, 0, 0, 0}};
   size_t n = 0;
 
@@ -63,7 +63,7 @@ static bool compare_row(void *context, const xfi_plan *classes, const xfi_traffi
     assert_int_equal(row->from[i].broadcast_bytes, want->broadcast_bytes);
     assert_int_equal(row->from[i].relayed_bytes, want->relayed_bytes);
   }
-  xfi_plan_destroy(plan);
+  xfi_moves_destroy(plan);
   return true;
 }
 
@@ -87,7 +87,7 @@ static void test_rows_are_those_of_moves(void **state)
 {
   (void)state;
   tensor_list list;
-  const xfi_plan_options options[] = {
+  const xfi_moves_options options[] = {
       {XFER_LANE_AUTO, 0, 0, NULL},      {XFER_LANE_DIRECT, 0, 0, NULL},
       {XFER_LANE_BROADCAST, 0, 0, NULL}, {XFER_LANE_DIRECT, 8, 0, NULL},
       {XFER_LANE_AUTO, 5, 0, NULL},      {XFER_LANE_PACKED, 4, 0, NULL},
@@ -104,7 +104,7 @@ static void test_rows_are_those_of_moves(void **state)
   free_tensors(&list);
 }
 
-static bool stop_at_third(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+static bool stop_at_third(void *context, const xfi_moves *classes, const xfi_traffic_row *row)
 {
   (void)classes;
   ++*(int *)context;
@@ -124,7 +124,7 @@ static void test_nobody_is_told_after_enough(void **state)
   free_tensors(&list);
 }
 
-static bool count_row(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+static bool count_row(void *context, const xfi_moves *classes, const xfi_traffic_row *row)
 {
   (void)classes;
   for (size_t i = 0; i < row->n; i++)
@@ -167,7 +167,7 @@ static void test_missing_source_is_named(void **state)
   free_tensors(&list);
 }
 
-static bool go_on(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+static bool go_on(void *context, const xfi_moves *classes, const xfi_traffic_row *row)
 {
   (void)context, (void)classes, (void)row;
   return true;
@@ -175,7 +175,7 @@ static bool go_on(void *context, const xfi_plan *classes, const xfi_traffic_row 
 
 typedef struct job {
   const tensor_list *list;
-  const xfi_plan_options *options;
+  const xfi_moves_options *options;
 } job;
 
 static xfer_status survey(void *context)
@@ -188,7 +188,7 @@ static xfer_status survey(void *context)
 static void test_each_failed_allocation_is_survived(void **state)
 {
   (void)state;
-  static const xfi_plan_options near = {XFER_LANE_DIRECT, 8, 0, NULL};
+  static const xfi_moves_options near = {XFER_LANE_DIRECT, 8, 0, NULL};
   tensor_list list;
   tensor_list far = {.n = 0};
 
@@ -202,7 +202,7 @@ static void test_each_failed_allocation_is_survived(void **state)
 }
 
 /* Of one tensor part 0 gets three bytes and part 64 two, of the other each of 65 parts one. */
-static bool is_of_its_parts(void *context, const xfi_plan *classes, const xfi_traffic_row *row)
+static bool is_of_its_parts(void *context, const xfi_moves *classes, const xfi_traffic_row *row)
 {
   const uint64_t want = row->rank < 66 ? 3 + 1 : row->rank < 130 ? 2 + 1 : 1;
 

@@ -11,8 +11,8 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "flows.h"
 #include "local.h"
+#include "peers.h"
 #include "vec.h"
 #include "wire.h"
 
@@ -36,7 +36,7 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer copies this move */
     copies = &parts[xfi_quant_part(plan->quant, w.move->tensor)];
     XFI_TRY(xfi_copies_add(copies, &w.dst, &w.src, w.box.length, w.cls->src->n_dims,
-                           xfi_run_elem(plan, w.cls, XFI_WHOLE_WAY)));
+                           xfi_plan_elem(plan, w.cls, XFI_WHOLE_WAY)));
     xfi_copies_join_last(copies);
   }
   return st;
@@ -56,7 +56,7 @@ static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
   const bool send = way == XFI_PUSH;
   const xfi_link_flow *flow = &link->flow[send];
   const uint64_t all =
-      xfi_run_flow_bytes(plan, send, &xfi_run_moves(plan, send)->peers[flow->peer]);
+      xfi_plan_flow_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[flow->peer]);
 
   if (flow->by != XFI_BY_BOTH) return all;
   return send ? flow->pushed_bytes : all - flow->pushed_bytes;
@@ -127,7 +127,7 @@ static xfer_status make_open(xfi_group *g, const xfi_direct *d, const xfer_plan 
 /* Make the group's batches, at the present addresses. */
 static xfer_status make_batches(xfi_group *g, const xfi_direct *d, const xfer_plan *plan)
 {
-  const xfer_plan *owner = xfi_run_owner(plan);
+  const xfer_plan *owner = xfi_plan_owner(plan);
   xfer_status st = XFER_OK;
   xfi_copies parts[XFI_QUANT_PARTS] = {{NULL, 0, 0}};
   const bool both_ways = plan->moves->sends.n_peers > 0 && plan->moves->recvs.n_peers > 0;
@@ -405,7 +405,7 @@ bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
 {
   const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
-  const xfi_move_list *list = xfi_run_moves(p, send);
+  const xfi_move_list *list = xfi_plan_moves(p, send);
   const xfi_link *link;
   xfi_by by;
 
@@ -416,10 +416,10 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   if (by != XFI_BY_NOBODY)
     return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
   if (link != NULL) return link->way;
-  if (!xfi_run_has_flow(p, &list->peers[peer])) return "broadcast";
+  if (!xfi_plan_has_flow(p, &list->peers[peer])) return "broadcast";
   if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
   if (!p->device->ops->is_synchronous) return "packed: not of one host, user and container";
-  if (xfi_run_shares(p, list->peers[peer].rank))
+  if (xfi_plan_shares(p, list->peers[peer].rank))
     return "packed: through slots that both processes have";
   return "packed: another process's memory cannot be addressed";
 }

@@ -8,7 +8,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "flows.h"
+#include "peers.h"
 
 /* A rank exchanges "much" with a peer if it is more than this part of what it exchanges with the
  * peer with which it exchanges most. */
@@ -20,7 +20,7 @@ enum { MUCH_PART = 16 };
  * anything directly. */
 static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
 {
-  const xfi_move_list *list = xfi_run_moves(plan, send);
+  const xfi_move_list *list = xfi_plan_moves(plan, send);
   const uint32_t lane = plan->options.lane;
   /* No peer may keep bound memory mapped, and there are messages, which are used without snapshots.
    */
@@ -29,7 +29,7 @@ static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
   if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->lanes.uses_snapshots) ||
       lane == XFER_LANE_BROADCAST || peer == list->n_peers)
     return XFI_NO_FLOW;
-  return xfi_run_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
+  return xfi_plan_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
 }
 
 static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
@@ -37,7 +37,7 @@ static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool sen
   const size_t peer = link->flow[send].peer;
 
   if (peer == XFI_NO_FLOW) return 0;
-  return xfi_run_flow_bytes(plan, send, &xfi_run_moves(plan, send)->peers[peer]);
+  return xfi_plan_flow_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[peer]);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -82,17 +82,17 @@ static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send
 
 xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *near)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
 
   links->at = xfi_comm_calloc(plan->comm, (size_t)m->n_ranks, sizeof *links->at);
   links->messages = xfi_comm_calloc(plan->comm, 2 * (size_t)m->n_ranks, sizeof *links->messages);
   XFI_CHECK(links->at != NULL && links->messages != NULL, XFER_ERR_NOMEM, "%d ranks", m->n_ranks);
   for (int distance = 1; distance < m->n_ranks; distance++) {
     const int rank = (m->rank + distance) % m->n_ranks;
-    const size_t send = xfi_run_find_peer(&m->sends, rank);
-    const size_t recv = xfi_run_find_peer(&m->recvs, rank);
+    const size_t send = xfi_peer_find(&m->sends, rank);
+    const size_t recv = xfi_peer_find(&m->recvs, rank);
     const bool is_linked = near[rank] == XFI_SAME_DEVICE ||
-                           xfi_run_n_broadcast(plan) > 0 || /* in which all take part */
+                           xfi_plan_n_broadcast(plan) > 0 || /* in which all take part */
                            send < m->sends.n_peers || recv < m->recvs.n_peers;
 
     if (near[rank] == XFI_FAR || !is_linked) continue;
@@ -199,7 +199,7 @@ const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
 
 xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send)
 {
-  const xfi_move_list *list = xfi_run_moves(plan, send);
+  const xfi_move_list *list = xfi_plan_moves(plan, send);
   const xfi_peer *peer = &list->peers[link->flow[send].peer];
   const xfi_move *first = &list->moves[peer->first];
 
@@ -217,8 +217,8 @@ bool xfi_walk_next(xfi_walk *w, xfer_status *st)
   do {
     if (w->next == w->end) return false;
     w->move = w->next++;
-    w->cls = xfi_plan_class(w->plan->moves, w->move->tensor);
-  } while (xfi_run_broadcasts(w->plan, w->cls));
+    w->cls = xfi_moves_class(w->plan->moves, w->move->tensor);
+  } while (xfi_plan_broadcasts(w->plan, w->cls));
   if (last == NULL || last->tensor != w->move->tensor) w->n_tensors++;
   if (w->n_tensors > n_theirs) {
     xfi_set_error("rank %d did not describe tensor %u", w->link->rank, w->move->tensor);
@@ -228,8 +228,8 @@ bool xfi_walk_next(xfi_walk *w, xfer_status *st)
   theirs += w->n_tensors - 1;
   w->boxes = xfi_class_flows(w->cls, w->send);
   xfi_move_box(&w->box, w->cls, w->boxes, w->move);
-  w->src.bound = w->send ? xfi_run_exported_src(w->plan, w->move->tensor) : theirs;
-  w->dst.bound = w->send ? theirs : xfi_run_dst(w->plan, w->move->tensor);
+  w->src.bound = w->send ? xfi_plan_exported_src(w->plan, w->move->tensor) : theirs;
+  w->dst.bound = w->send ? theirs : xfi_plan_dst(w->plan, w->move->tensor);
   memcpy(w->src.start, w->box.src_local, sizeof w->src.start);
   memcpy(w->dst.start, w->box.dst_local, sizeof w->dst.start);
   return true;

@@ -82,7 +82,7 @@ typedef struct xfi_links xfi_links;
 
 /* What goes directly from one end of a link to the other. */
 typedef struct xfi_link_flow {
-  size_t peer;           /* index in the peers of xfi_run_moves(); XFI_NO_FLOW: nothing goes */
+  size_t peer;           /* index in the peers of xfi_plan_moves(); XFI_NO_FLOW: nothing goes */
   xfi_by by;             /* who copies */
   bool only_push;        /* only the sender can copy */
   uint64_t pushed_bytes; /* bytes that the sender copies if both ends copy a part */

@@ -30,8 +30,8 @@
  *   M9 else                                       pulled  1 MiB: 387 GB/s, pushed 395
  */
 #include "error.h"
-#include "flows.h"
 #include "link.h"
+#include "peers.h"
 
 #define MANY_ALLOCATIONS 256
 #define NARROW_MOVE_BYTES (INT64_C(256) << 10)
@@ -164,7 +164,7 @@ static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uin
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_SIDE_DST) : xfi_link_n_advertised(link, XFI_SIDE_DST);
 
-  if (flow->only_push || xfi_run_is_fresh(plan)) return XFI_BY_PUSH;                /* F2, F3 */
+  if (flow->only_push || xfi_plan_is_fresh(plan)) return XFI_BY_PUSH;               /* F2, F3 */
   if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL; /* F4 */
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;                         /* F5 */
   if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;                         /* F5 */
@@ -176,13 +176,13 @@ xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
   for (int send = 0; send < 2; send++) {
     xfi_link_flow *flow = &link->flow[send];
-    const xfi_peer *peers = xfi_run_moves(plan, send)->peers;
+    const xfi_peer *peers = xfi_plan_moves(plan, send)->peers;
 
     if (flow->peer == XFI_NO_FLOW) continue;
     flow->by = XFI_BY_PULL; /* F1 */
     if (plan->lanes.uses_snapshots) continue;
     XFI_TRY(measure_moves(plan, link, send));
-    flow->by = choose(plan, link, send, xfi_run_flow_bytes(plan, send, &peers[flow->peer]));
+    flow->by = choose(plan, link, send, xfi_plan_flow_bytes(plan, send, &peers[flow->peer]));
   }
   return XFER_OK;
 }

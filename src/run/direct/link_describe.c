@@ -11,8 +11,8 @@
 #include "allocations.h"
 #include "bytes.h"
 #include "error.h"
-#include "flows.h"
 #include "link.h"
+#include "peers.h"
 #include "vec.h"
 
 typedef struct head {
@@ -51,11 +51,11 @@ typedef struct blob {
  * plan's: pages, and all memory of a host. */
 static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer, size_t n_bytes)
 {
-  const xfi_allocation *at = xfi_run_allocation(b->plan, pointer, n_bytes);
+  const xfi_allocation *at = xfi_plan_allocation(b->plan, pointer, n_bytes);
   xfi_link *link = b->link;
   uint32_t none = 0;
   uint32_t *seen =
-      at == NULL ? &none : &b->of_plan[at - xfi_run_owner(b->plan)->memory.allocations];
+      at == NULL ? &none : &b->of_plan[at - xfi_plan_owner(b->plan)->memory.allocations];
   xfi_allocation found;
 
   if (at == NULL) {
@@ -122,7 +122,7 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
 static xfer_status put_flow(blob *b, bool send)
 {
   const xfer_plan *plan = b->plan;
-  const xfi_move_list *list = xfi_run_moves(plan, send);
+  const xfi_move_list *list = xfi_plan_moves(plan, send);
   const size_t peer = b->link->flow[send].peer;
   uint32_t last = UINT32_MAX;
 
@@ -133,28 +133,29 @@ static xfer_status put_flow(blob *b, bool send)
         b->bytes.n + list->peers[peer].n * (sizeof(uint64_t) + sizeof *b->link->places), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
-    const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+    const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
 
-    if (tensor == last || xfi_run_broadcasts(plan, cls)) continue;
+    if (tensor == last || xfi_plan_broadcasts(plan, cls)) continue;
     last = tensor;
     if (send)
-      XFI_TRY(put_bound(b, xfi_run_exported_src(plan, tensor), cls->src->elem_bytes, XFI_SIDE_SRC));
+      XFI_TRY(
+          put_bound(b, xfi_plan_exported_src(plan, tensor), cls->src->elem_bytes, XFI_SIDE_SRC));
     else
-      XFI_TRY(put_bound(b, xfi_run_dst(plan, tensor), cls->dst->elem_bytes, XFI_SIDE_DST));
+      XFI_TRY(put_bound(b, xfi_plan_dst(plan, tensor), cls->dst->elem_bytes, XFI_SIDE_DST));
   }
   return XFER_OK;
 }
 
 static xfer_status begin_blob(blob *b, const xfer_plan *plan)
 {
-  const xfer_plan *owner = xfi_run_owner(plan);
+  const xfer_plan *owner = xfi_plan_owner(plan);
 
   b->plan = plan;
   b->of_plan = xfi_calloc(owner->memory.n_allocations, sizeof *b->of_plan);
   if (b->of_plan == NULL) return XFI_NO_MEMORY("%zu allocations", owner->memory.n_allocations);
   for (size_t i = 0; i < b->link->n_advertised; i++) {
     const xfi_allocation *advertised = &b->link->advertised[i].at;
-    const xfi_allocation *at = xfi_run_allocation(plan, advertised->base, advertised->n_bytes);
+    const xfi_allocation *at = xfi_plan_allocation(plan, advertised->base, advertised->n_bytes);
 
     if (at != NULL && at->base == advertised->base && at->n_bytes == advertised->n_bytes)
       b->of_plan[at - owner->memory.allocations] = (uint32_t)i + 1;

@@ -96,11 +96,11 @@ typedef struct slot_slice {
 /* Copy what the slice and a destination box have in common. */
 static xfer_status scatter_box(xfi_copies *copies, const slot_slice *s, const xfi_box *box)
 {
-  const xfi_class *cls = xfi_plan_class(s->plan->moves, s->tensor);
+  const xfi_class *cls = xfi_moves_class(s->plan->moves, s->tensor);
   const int n_dims = cls->src->n_dims;
   const xfi_bound dense = xfi_bound_dense(s->slot, s->slice->length, n_dims, cls->wire_bytes);
   xfi_end src = {&dense, {0}};
-  xfi_end dst = {xfi_run_dst(s->plan, s->tensor), {0}};
+  xfi_end dst = {xfi_plan_dst(s->plan, s->tensor), {0}};
   int64_t length[XFER_MAX_DIMS];
 
   for (int d = 0; d < n_dims; d++) {
@@ -115,14 +115,14 @@ static xfer_status scatter_box(xfi_copies *copies, const slot_slice *s, const xf
     dst.start[d] = box->dst_local[d] + (lo - box->lo[d]);
   }
   return xfi_copies_add(copies, &dst, &src, length, n_dims,
-                        xfi_run_elem(s->plan, cls, XFI_FROM_WIRE));
+                        xfi_plan_elem(s->plan, cls, XFI_FROM_WIRE));
 }
 
 /* Scatter the slice to each destination box that overlaps it. A destination box lies in one source
  * box, so those of other source boxes, which may be many, are skipped. */
 static xfer_status scatter_slice(xfi_copies *copies, const slot_slice *s, const xfi_needed *needed)
 {
-  const xfi_flows *recvs = &xfi_plan_class(s->plan->moves, s->tensor)->recvs;
+  const xfi_flows *recvs = &xfi_moves_class(s->plan->moves, s->tensor)->recvs;
   int64_t hi[XFER_MAX_DIMS];
 
   for (int d = 0; d < recvs->n_dims; d++)
@@ -145,7 +145,7 @@ static xfer_status add_range(xfi_step *step, const root_parts *t, const xfi_elem
                              char *slot)
 {
   const xfer_plan *plan = t->plan;
-  const xfi_class *cls = xfi_plan_class(plan->moves, range->tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, range->tensor);
   xfi_slice slices[XFI_MAX_SLICES];
   int n;
 
@@ -187,7 +187,7 @@ static xfer_status add_window(xfi_pipeline *p, root_parts *t, uint64_t first, ui
       continue;
     }
     if (t->box == 0) t->needed = xfi_bcast_needed(t->plan, c);
-    const xfi_class *cls = xfi_plan_class(t->plan->moves, c->tensor);
+    const xfi_class *cls = xfi_moves_class(t->plan->moves, c->tensor);
     const xfi_box box = xfi_bcast_box(c, t->box);
     const uint64_t elem = (uint64_t)cls->wire_bytes;
     const uint64_t box_end = t->at + (uint64_t)xfi_box_elems(box.length, cls->src->n_dims) * elem;

@@ -8,8 +8,8 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "flows.h"
 #include "look.h"
+#include "peers.h"
 #include "staging.h"
 #include "vec.h"
 #include "wire.h"
@@ -31,7 +31,7 @@ void xfi_bcasts_free(xfi_bcasts *bcasts)
  */
 uint64_t xfi_bcasts_window(const xfer_plan *plan)
 {
-  const uint64_t cap = xfi_run_staging_share(plan) / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
+  const uint64_t cap = xfi_plan_staging_share(plan) / 4 / XFI_SLOT_ALIGN * XFI_SLOT_ALIGN;
   uint64_t window = plan->window_bytes * WINDOWS_PER_BROADCAST;
 
   if (window > XFI_MESSAGE_BYTES) window = XFI_MESSAGE_BYTES;
@@ -58,9 +58,9 @@ static uint64_t flow_bytes(const xfi_class *cls, const xfi_flows *flows, const x
   return (uint64_t)(n * cls->wire_bytes);
 }
 
-static xfer_status add_tensor(xfi_bcasts *bcasts, const xfi_plan *m, uint32_t tensor)
+static xfer_status add_tensor(xfi_bcasts *bcasts, const xfi_moves *m, uint32_t tensor)
 {
-  const xfi_class *cls = xfi_plan_class(m, tensor);
+  const xfi_class *cls = xfi_moves_class(m, tensor);
   const xfi_flows *flows = &bcasts->sources[m->tensors[tensor].class_index];
 
   for (size_t f = 0; f < flows->n; f++) {
@@ -78,21 +78,21 @@ static xfer_status add_tensor(xfi_bcasts *bcasts, const xfi_plan *m, uint32_t te
 
 xfer_status xfi_bcasts_list(xfi_bcasts **out, const xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
   xfer_status st = XFER_OK;
   xfi_bcasts *bcasts = NULL;
 
-  if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
+  if (xfi_plan_n_broadcast(plan) == 0) return XFER_OK;
   bcasts = xfi_calloc(1, sizeof *bcasts);
   XFI_CHECK_DONE(bcasts != NULL, XFER_ERR_NOMEM, "broadcasts");
   bcasts->n_classes = m->n_classes;
   bcasts->sources = xfi_calloc(m->n_classes, sizeof *bcasts->sources);
   XFI_CHECK_DONE(bcasts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
-    if (xfi_run_broadcasts(plan, &m->classes[c]))
+    if (xfi_plan_broadcasts(plan, &m->classes[c]))
       XFI_TRY_DONE(xfi_meet_sources(&bcasts->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
-    if (xfi_run_broadcasts(plan, xfi_plan_class(m, m->order[i])))
+    if (xfi_plan_broadcasts(plan, xfi_moves_class(m, m->order[i])))
       XFI_TRY_DONE(add_tensor(bcasts, m, m->order[i]));
   xfi_sort(bcasts->at, bcasts->n, sizeof *bcasts->at, by_root);
   *out = bcasts;
@@ -104,7 +104,7 @@ done:
 
 xfi_needed xfi_bcast_needed(const xfer_plan *plan, const xfi_bcast *c)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, c->tensor);
   const uint32_t part = c->source->part;
   xfi_needed needed = {NULL, 0};
 
@@ -149,7 +149,7 @@ done:
 static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_plan *plan,
                                const xfi_bcast *c)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, c->tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, c->tensor);
   const bool is_root = c->root == plan->moves->rank;
   const xfi_box all = xfi_bcast_box(c, 0);
   const size_t n = sizeof *all.lo * (size_t)cls->src->n_dims;
@@ -157,7 +157,7 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_pl
 
   *memory = NULL;
   if (c->source->n != 1) return XFER_OK;
-  if (xfi_run_elem(plan, cls, is_root ? XFI_TO_WIRE : XFI_FROM_WIRE).convert != NULL)
+  if (xfi_plan_elem(plan, cls, is_root ? XFI_TO_WIRE : XFI_FROM_WIRE).convert != NULL)
     return XFER_OK; /* what is sent differs from what is in memory */
   if (is_root) {
     xfi_box_resolve(box.src_local, box.unit, cls->src, c->root);
@@ -169,7 +169,7 @@ static xfer_status find_memory(char **memory, xfi_copies *scratch, const xfer_pl
     if (memcmp(box.lo, all.lo, n) != 0 || memcmp(box.length, all.length, n) != 0) return XFER_OK;
   }
   return find_run(memory, scratch,
-                  is_root ? xfi_run_src(plan, c->tensor) : xfi_run_dst(plan, c->tensor),
+                  is_root ? xfi_plan_src(plan, c->tensor) : xfi_plan_dst(plan, c->tensor),
                   is_root ? box.src_local : box.dst_local, box.length, cls);
 }
 
@@ -238,7 +238,7 @@ xfer_status xfi_bcasts_create(xfi_bcasts **out, const xfer_plan *plan)
   size_t n_large = 0;
   xfi_bcasts *bcasts = NULL;
 
-  if (xfi_run_n_broadcast(plan) == 0) return XFER_OK;
+  if (xfi_plan_n_broadcast(plan) == 0) return XFER_OK;
   st = xfi_bcasts_list(&bcasts, plan);
   for (size_t i = 0; bcasts != NULL && i < bcasts->n && plan->comm->ops->recv_direct; i++)
     n_large += bcasts->at[i].n_bytes >= min_in_place(plan);

@@ -16,7 +16,7 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
-#include "flows.h"
+#include "peers.h"
 #include "trace.h"
 #include "vec.h"
 #include "wire.h"
@@ -55,10 +55,10 @@ struct xfi_load {
 /* Is there a channel for a peer of the plan's sends or receives? */
 static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {
-  const xfi_peer *peer = &xfi_run_moves(plan, send)->peers[p];
+  const xfi_peer *peer = &xfi_plan_moves(plan, send)->peers[p];
 
-  return xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
-         xfi_run_shares(plan, peer->rank);
+  return xfi_plan_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
+         xfi_plan_shares(plan, peer->rank);
 }
 
 /* All slots of a channel take two windows: that is what the staging limit allows for a peer. */
@@ -109,15 +109,15 @@ static xfer_status add_copy(xfi_load *l, const xfi_bound *bound, xfi_copy *copy,
 static xfer_status add_move(xfi_channels *c, xfi_load *l, const xfer_plan *plan,
                             const xfi_move *move, bool send)
 {
-  const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
-  const xfi_bound *bound = xfi_run_bound(plan, send, move->tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, move->tensor);
+  const xfi_bound *bound = xfi_plan_bound(plan, send, move->tensor);
   const int first_dim = bound->pieces != NULL && bound->boxes == NULL ? bound->piece_dim : 0;
   const int n_dims = cls->src->n_dims;
   int64_t n_elems;
   int64_t step;
   xfi_box box;
 
-  if (xfi_run_broadcasts(plan, cls)) return XFER_OK;
+  if (xfi_plan_broadcasts(plan, cls)) return XFER_OK;
   xfi_move_box(&box, cls, xfi_class_flows(cls, send), move);
   c->in_pieces = c->in_pieces || bound->pieces != NULL;
   n_elems = xfi_box_elems(box.length, n_dims);
@@ -138,7 +138,7 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   xfi_load *l = &c->loads[c->all.n];
 
   c->all.channels[c->all.n++] = (xfi_channel){
-      .peer = peer->rank, .send = send, .n_bytes = xfi_run_flow_bytes(plan, send, peer)};
+      .peer = peer->rank, .send = send, .n_bytes = xfi_plan_flow_bytes(plan, send, peer)};
   l->n_groups = l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, peer->n, sizeof *l->bases));
   XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, peer->n, sizeof *l->anchors));
@@ -151,10 +151,10 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
  * same peer. */
 static xfer_status add_all(xfi_channels *c, const xfer_plan *plan, bool send)
 {
-  const xfi_move_list *list = xfi_run_moves(plan, send);
+  const xfi_move_list *list = xfi_plan_moves(plan, send);
 
   for (size_t i = 0; i < list->n_peers; i++) {
-    const size_t p = xfi_run_by_distance(list, plan->moves->rank, send, i);
+    const size_t p = xfi_peer_by_distance(list, plan->moves->rank, send, i);
 
     if (has_channel(plan, send, p)) XFI_TRY(add_channel(c, plan, list, &list->peers[p], send));
   }
@@ -228,7 +228,7 @@ static bool may_lines_be_slow(void)
 
 static xfer_status fill(xfi_channels *c, const xfer_plan *plan)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
   xfer_status st;
 
   c->all.n = 0;
@@ -305,7 +305,7 @@ void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t 
 {
   for (size_t p = 0; p < plan->moves->sends.n_peers; p++) {
     if (!has_channel(plan, true, p)) continue;
-    *sent_bytes += xfi_run_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
+    *sent_bytes += xfi_plan_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
     *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
   }
 }

@@ -19,7 +19,7 @@
 #include "alloc.h"
 #include "direct.h"
 #include "error.h"
-#include "flows.h"
+#include "peers.h"
 #include "staging.h"
 #include "vec.h"
 #include "wire.h"
@@ -47,7 +47,7 @@ typedef struct flows {
   size_t n;
 } flows;
 
-static int block_of(const xfi_plan *m, bool send, int peer)
+static int block_of(const xfi_moves *m, bool send, int peer)
 {
   const int distance = send ? peer - m->rank : m->rank - peer;
 
@@ -55,14 +55,14 @@ static int block_of(const xfi_plan *m, bool send, int peer)
 }
 
 /* The most peers that share a block. In the order of distance those of a block are adjacent. */
-static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send)
+static int most_in_block(const xfi_moves *m, const xfi_move_list *list, bool send)
 {
   int most = 0;
   int n = 0;
   int last = -1;
 
   for (size_t i = 0; i < list->n_peers; i++) {
-    const size_t p = xfi_run_by_distance(list, m->rank, send, i);
+    const size_t p = xfi_peer_by_distance(list, m->rank, send, i);
     const int block = block_of(m, send, list->peers[p].rank);
 
     n = block == last ? n + 1 : 1;
@@ -72,7 +72,7 @@ static int most_in_block(const xfi_plan *m, const xfi_move_list *list, bool send
   return most;
 }
 
-int xfi_packed_most(const xfi_plan *m)
+int xfi_packed_most(const xfi_moves *m)
 {
   return most_in_block(m, &m->sends, true) + most_in_block(m, &m->recvs, false);
 }
@@ -90,7 +90,7 @@ static int by_block(const void *a, const void *b)
 /* Why a flow is packed: the part of the report's text after "packed: ". */
 static const char *reason(const flow *f, const xfer_plan *plan)
 {
-  const size_t peer = (size_t)(f->peer - xfi_run_moves(plan, f->send)->peers);
+  const size_t peer = (size_t)(f->peer - xfi_plan_moves(plan, f->send)->peers);
   const char *way = xfi_direct_way(plan, false, f->send, peer);
   const char *colon = strchr(way, ':');
 
@@ -100,17 +100,17 @@ static const char *reason(const flow *f, const xfer_plan *plan)
 /* Add the flows of one list that no other lane carries. */
 static void add_flows(flows *list, const xfer_plan *plan, bool send)
 {
-  const xfi_plan *m = plan->moves;
-  const xfi_move_list *moves = xfi_run_moves(plan, send);
+  const xfi_moves *m = plan->moves;
+  const xfi_move_list *moves = xfi_plan_moves(plan, send);
 
   for (size_t p = 0; p < moves->n_peers; p++) {
     const xfi_peer *peer = &moves->peers[p];
     const int block = block_of(m, send, peer->rank);
 
-    if (xfi_run_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
-        !xfi_run_shares(plan, peer->rank))
+    if (xfi_plan_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
+        !xfi_plan_shares(plan, peer->rank))
       list->at[list->n++] =
-          (flow){peer, send, block, xfi_run_flow_bytes(plan, send, peer), 0, 0, 0};
+          (flow){peer, send, block, xfi_plan_flow_bytes(plan, send, peer), 0, 0, 0};
   }
 }
 
@@ -188,14 +188,14 @@ typedef struct part {
  * none. */
 static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
 {
-  const xfi_move *moves = xfi_run_moves(plan, f->send)->moves + f->peer->first;
+  const xfi_move *moves = xfi_plan_moves(plan, f->send)->moves + f->peer->first;
 
   while (f->n_cut < end) {
     const xfi_move *move = &moves[f->move];
-    const xfi_class *cls = xfi_plan_class(plan->moves, move->tensor);
+    const xfi_class *cls = xfi_moves_class(plan->moves, move->tensor);
     const uint64_t elem = (uint64_t)cls->wire_bytes;
     const uint64_t before = f->n_cut;
-    const uint64_t last = xfi_run_broadcasts(plan, cls)
+    const uint64_t last = xfi_plan_broadcasts(plan, cls)
                               ? f->at
                               : f->at + xfi_move_bytes(cls, xfi_class_flows(cls, f->send), move);
 

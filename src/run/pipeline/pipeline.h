@@ -29,6 +29,6 @@ xfer_status xfi_packed_measure(xfi_pipeline *pipeline, const xfer_plan *plan);
 /* Appends the steps of all rounds. */
 xfer_status xfi_packed_add(xfi_pipeline *pipeline, const xfer_plan *plan);
 /* The most windows that this rank can send and receive in one packed round. */
-int xfi_packed_most(const xfi_plan *moves);
+int xfi_packed_most(const xfi_moves *moves);
 
 #endif

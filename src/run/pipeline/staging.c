@@ -7,12 +7,12 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "flows.h"
+#include "peers.h"
 #include "steps.h"
 
-uint64_t xfi_run_staging_share(const xfer_plan *plan)
+uint64_t xfi_plan_staging_share(const xfer_plan *plan)
 {
-  const size_t n_broadcast = xfi_run_n_broadcast(plan);
+  const size_t n_broadcast = xfi_plan_n_broadcast(plan);
   const bool both = n_broadcast > 0 && n_broadcast < plan->moves->n_tensors;
 
   return plan->options.max_staging_bytes / (both ? 2 : 1);

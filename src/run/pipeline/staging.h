@@ -47,7 +47,7 @@ xfer_status xfi_run_await_last(const xfer_plan *plan);
 
 /* How much of max_staging_bytes each of packed rounds and broadcasts may use: half of it if a plan
  * has both, since a rank's slots hold the larger step of either, each way. */
-uint64_t xfi_run_staging_share(const xfer_plan *plan);
+uint64_t xfi_plan_staging_share(const xfer_plan *plan);
 
 /* Allocate a block by plans->allocator; and free a block by its own allocator, or leak it if the
  * transport may still read or write it. */

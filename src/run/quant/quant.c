@@ -15,7 +15,7 @@
 /* List the pairs, with what this rank holds of each, without their tables. */
 static xfer_status list_pairs(xfi_quant *q, const xfer_plan *plan, const xfer_tensor *tensors)
 {
-  const xfi_plan *m = plan->moves;
+  const xfi_moves *m = plan->moves;
 
   for (size_t t = 0; t < m->n_tensors; t++) {
     const size_t of = tensors[t].conversion.tensor;
@@ -142,7 +142,7 @@ enum { ASIDE_PERCENT = 33 };
 /* About as many elements as this rank holds. */
 static uint64_t elems_of(const xfi_quant_pair *pair, const xfer_plan *plan)
 {
-  const xfer_conversion *c = &xfi_plan_class(plan->moves, pair->weights)->conversion;
+  const xfer_conversion *c = &xfi_moves_class(plan->moves, pair->weights)->conversion;
 
   return (uint64_t)pair->n_scales * (uint64_t)c->rows * (uint64_t)c->columns;
 }
@@ -187,7 +187,7 @@ static xfer_status prepare_amax(xfi_quant *q, const xfer_plan *plan, int part)
 
     for (size_t k = 0; pair->part == part && k < pair->blocks.n; k++) {
       const xfi_block_box *box = &pair->blocks.boxes[k];
-      xfi_end end = {xfi_run_src(plan, pair->weights), {0}};
+      xfi_end end = {xfi_plan_src(plan, pair->weights), {0}};
 
       memcpy(end.start, box->at.local, sizeof end.start);
       XFI_TRY_DONE(xfi_copies_add(&copies, &end, &end, box->length, pair->blocks.n_dims,
@@ -213,7 +213,7 @@ static xfer_status prepare_finish(xfi_quant *q, const xfer_plan *plan, int part)
 
   for (size_t i = 0; i < q->n_pairs; i++) {
     const xfi_quant_pair *pair = &q->pairs[i];
-    const xfi_class *cls = xfi_plan_class(plan->moves, pair->weights);
+    const xfi_class *cls = xfi_moves_class(plan->moves, pair->weights);
     const xfi_convert *how = &by[cls->conversion.scale];
     xfi_copy *last = copies.n > 0 ? &copies.at[copies.n - 1] : NULL;
     const xfi_copy copy = {.src = (char *)pair->table,

@@ -171,7 +171,7 @@ static xfer_status list_ranks(finding *f, xfi_quant *q, xfi_quant_cut *cut, cons
 }
 
 /* Add a pair's shared blocks to quant->cuts, unless no two units share a block. */
-static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_plan *m)
+static xfer_status find_cut(xfi_quant *q, size_t p, const xfi_moves *m)
 {
   const xfi_quant_pair *pair = &q->pairs[p];
   xfi_quant_cut *cut = &q->cuts[q->n_cuts];
@@ -199,7 +199,7 @@ done:
 }
 
 /* Tensors of one class have the same cuts: the one before this had none. */
-static bool is_whole(const xfi_quant *q, size_t p, const xfi_plan *m)
+static bool is_whole(const xfi_quant *q, size_t p, const xfi_moves *m)
 {
   const xfi_tensor *weights = &m->tensors[q->pairs[p].weights];
   const xfi_tensor *before = p == 0 ? weights : &m->tensors[q->pairs[p - 1].weights];

@@ -171,7 +171,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfi_counting *counting, size_
   const xfer_plan *plan = counting->plan;
   const size_t tensor = counting->first + i;
   const xfi_count what = counting->what;
-  const xfi_class *cls = xfi_plan_class(plan->moves, tensor);
+  const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
   const xfi_binding *b = plan->memory.bindings[tensor];
   const uint32_t ordinal = plan->moves->tensors[tensor].ordinal;
   const int rank = plan->moves->rank;
@@ -180,7 +180,7 @@ xfer_status xfi_count_add(xfi_counted *list, const xfi_counting *counting, size_
 
   if (b == NULL) return XFER_OK; /* this rank has none of it */
   src.bound = &b->src;
-  dst.bound = what == XFI_COUNT_DST ? &b->dst : xfi_run_dst(plan, tensor);
+  dst.bound = what == XFI_COUNT_DST ? &b->dst : xfi_plan_dst(plan, tensor);
   if (what == XFI_COUNT_DST) return count_side(dst, rank, ordinal, what);
   if (what == XFI_COUNT_SRC || what == XFI_COUNT_REPLICAS || what == XFI_COUNT_OWN_REPLICA)
     return count_side(src, rank, ordinal, what);

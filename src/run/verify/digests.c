@@ -22,7 +22,7 @@ static xfer_status check_readable(const xfer_plan *plan, xfer_stream stream)
   XFI_CHECK(plan->state != XFI_UNCOMMITTED && plan->state != XFI_REBOUND &&
                 plan->state != XFI_WITHHELD && plan->lanes.pipeline != NULL,
             XFER_ERR_STATE, "the plan is not committed: call xfer_plan_commit() first");
-  XFI_CHECK(xfi_run_find_changed(plan) == NULL, XFER_ERR_STATE,
+  XFI_CHECK(xfi_plan_find_changed(plan) == NULL, XFER_ERR_STATE,
             "bound memory was freed or remapped since the commit; bind and commit again");
   XFI_TRY(xfi_bindings_check(plan));
   return xfi_stream_check(plan->device, stream);
@@ -103,8 +103,8 @@ static xfer_status count_all(xfi_sum **sums, const xfer_plan *plan, xfi_count wh
   return agree_on_count(plan, what, mine);
 }
 
-xfer_status xfi_run_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
-                           xfer_status checked, xfer_stream stream)
+xfer_status xfi_plan_digest(const xfer_plan *plan, xfer_digest *digests, xfi_side side,
+                            xfer_status checked, xfer_stream stream)
 {
   const size_t n = plan->moves->n_tensors;
   xfer_status st = XFER_OK;
@@ -120,7 +120,7 @@ done:
   return st;
 }
 
-xfer_status xfi_run_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream)
+xfer_status xfi_plan_check_replicas(const xfer_plan *plan, xfer_status checked, xfer_stream stream)
 {
   xfer_status st = XFER_OK;
   xfi_sum *sums = NULL;

@@ -215,7 +215,7 @@ done:
 
 static xfer_status explain(search *s, const xfi_sum *sums)
 {
-  const xfi_plan *m = s->plan->moves;
+  const xfi_moves *m = s->plan->moves;
   int64_t tensor = 0;
   bool zero = true;
 

@@ -1,18 +1,18 @@
-/* What a plan is made of, and what its parts are called. */
-#ifndef XFI_PLAN_TYPES_H
-#define XFI_PLAN_TYPES_H
+/* What a plan's moves are made of, and what the parts are called. */
+#ifndef XFI_MOVES_TYPES_H
+#define XFI_MOVES_TYPES_H
 
 #include "layout.h"
 
 /* The options of a plan that decide who sends what to whom. */
-typedef struct xfi_plan_options {
+typedef struct xfi_moves_options {
   uint32_t lane; /* xfer_lane */
   uint32_t ranks_per_domain;
   uint64_t min_broadcast_saving_bytes;
-  /* xfi_plan.order of a plan whose ranks number the tensors differently; NULL: the plan makes it.
-   * Only xfi_plan_create() reads it. */
+  /* xfi_moves.order of a plan whose ranks number the tensors differently; NULL: the plan makes it.
+   * Only xfi_moves_create() reads it. */
   const uint32_t *order;
-} xfi_plan_options;
+} xfi_moves_options;
 
 /* A box and where it lies in the parts of source and destination. Everything counts elements. */
 typedef struct xfi_box {
@@ -112,10 +112,10 @@ typedef struct xfi_move_list {
                            broadcasts; NULL: the list has no peers */
 } xfi_move_list;
 
-typedef struct xfi_plan {
+typedef struct xfi_moves {
   int n_ranks;
   int rank;
-  xfi_plan_options options;
+  xfi_moves_options options;
   xfi_tensor *tensors; /* [n_tensors] */
   size_t n_tensors;
   uint32_t *order; /* [n_tensors] by wire_bytes, largest first, then index: streams stay aligned */
@@ -129,15 +129,15 @@ typedef struct xfi_plan {
   uint64_t self_bytes;
   uint64_t zero_bytes;
   uint64_t out_bytes;
-  size_t n_broadcast;     /* tensors that take the broadcast lane */
-  size_t n_converted;     /* tensors with a conversion */
-  size_t n_replicated;    /* tensors of whose source several ranks hold a part */
-  struct xfi_plan *relay; /* see relay.c; NULL: no domains */
-} xfi_plan;
+  size_t n_broadcast;      /* tensors that take the broadcast lane */
+  size_t n_converted;      /* tensors with a conversion */
+  size_t n_replicated;     /* tensors of whose source several ranks hold a part */
+  struct xfi_moves *relay; /* see relay.c; NULL: no domains */
+} xfi_moves;
 
-static inline const xfi_class *xfi_plan_class(const xfi_plan *plan, size_t tensor)
+static inline const xfi_class *xfi_moves_class(const xfi_moves *moves, size_t tensor)
 {
-  return &plan->classes[plan->tensors[tensor].class_index];
+  return &moves->classes[moves->tensors[tensor].class_index];
 }
 
 /* ---- boxes of flows (flows.c) ---- */
