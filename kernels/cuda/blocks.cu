@@ -131,8 +131,8 @@ template <int from_bytes> struct amax_table {
 private:
   static __device__ __forceinline__ uint32_t lanes_of(const tile_at &tile)
   {
-    if (tile.rows == 1) return 32; /* whose words are all of one run */
-    return tile.cols <= 32 && (tile.cols & (tile.cols - 1)) == 0 ? tile.cols : 1;
+    if (tile.n_runs == 1) return 32; /* whose words are all of one run */
+    return tile.n_words <= 32 && (tile.n_words & (tile.n_words - 1)) == 0 ? tile.n_words : 1;
   }
   __device__ __forceinline__ void tell(uint32_t to, uint32_t found) const
   {
@@ -157,7 +157,7 @@ template <int from_bytes, int n_bytes> struct amax {
   static constexpr int DST_BYTES = 0;
 
   __device__ __forceinline__ amax(const xfi_cuda_piece &piece, const tile_at &tile)
-      : block(run_of(piece, (uint32_t)tile.row).block), largest(0), table(piece, tile)
+      : block(run_of(piece, (uint32_t)tile.run).block), largest(0), table(piece, tile)
   {
   }
   __device__ __forceinline__ loaded load(const char *from, const word_at &at) const

@@ -145,9 +145,9 @@ struct one_by_one : converts {
     if (piece.kind != XFI_CUDA_CONVERT_ONE_BY_ONE) return;
     const tile_at tile = tile_of(piece, index);
 
-    if (piece.word_log2 != 0 && piece.convert.dst_bytes == 4)
+    if (piece.runs.word_log2 != 0 && piece.convert.dst_bytes == 4)
       do_tile<each_number<4, 4, 4>>(piece, tile);
-    else if (piece.word_log2 != 0)
+    else if (piece.runs.word_log2 != 0)
       do_tile<each_number<4, 4, 1>>(piece, tile);
     else if (piece.convert.src_bytes == 4)
       by_destination<4>(piece, tile);

@@ -94,13 +94,13 @@ __device__ __forceinline__ void row_at(const xfi_cuda_piece &s, uint32_t row, co
 template <int n_bytes>
 __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
-  const int64_t row = s.cols_per_row == 1 ? tile : tile / s.cols_per_row;
-  const int64_t col = tile - row * s.cols_per_row;
+  const int64_t row = s.digest.tiles_per_run == 1 ? tile : tile / s.digest.tiles_per_run;
+  const int64_t col = tile - row * s.digest.tiles_per_run;
   const char *src;
   int64_t begin;
 
   row_at(s, (uint32_t)row, &src, &begin);
-  const int64_t end = begin + s.run_words;
+  const int64_t end = begin + s.digest.run_bytes;
   const int64_t first = begin / BLOCK + col * TILE_BLOCKS;
   const int64_t last = min(first + TILE_BLOCKS, (end + BLOCK - 1) / BLOCK);
   for (int64_t block = first; block < last; block++)
@@ -110,8 +110,9 @@ __device__ __forceinline__ void add_part(uint64_t sum[2], const xfi_cuda_piece &
 template <int n_bytes>
 __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &s, int64_t tile)
 {
-  const uint32_t first_row = (uint32_t)tile * s.tile_rows;
-  const uint32_t n_units = min(s.tile_rows, s.n_rows - first_row) * s.tile_cols;
+  const uint32_t first_row = (uint32_t)tile * s.digest.tile_runs;
+  const uint32_t n_units =
+      min(s.digest.tile_runs, s.digest.n_runs - first_row) * s.digest.run_units;
   const uint32_t lane = threadIdx.x & 31;
 
   for (uint32_t first = lane; first < n_units; first += 32 * UNITS) {
@@ -123,13 +124,14 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
       units[u] = unit{};
       number[u] = 0;
       if (i < n_units) {
-        const uint32_t row = div_by(i, s.by_tile_cols);
+        const uint32_t row = div_by(i, s.digest.by_run_units);
         const char *src;
         int64_t begin;
         row_at(s, first_row + row, &src, &begin);
-        number[u] = begin / UNIT + (i - row * s.tile_cols);
+        number[u] = begin / UNIT + (i - row * s.digest.run_units);
         const int64_t at = number[u] * UNIT;
-        units[u] = unit_load<n_bytes>(src + (at - begin), begin - at, begin + s.run_words - at);
+        units[u] =
+            unit_load<n_bytes>(src + (at - begin), begin - at, begin + s.digest.run_bytes - at);
       }
     }
 #pragma unroll
@@ -153,7 +155,7 @@ __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uin
     for (int step = 16; step > 0; step /= 2)
       total += __shfl_xor_sync(0xffffffffu, total, step);
     if ((threadIdx.x & 31) == 0)
-      atomicAdd((unsigned long long *)&sums[s.sum].word[k], total * s.factor);
+      atomicAdd((unsigned long long *)&sums[s.digest.sum].word[k], total * s.digest.factor);
     sum[k] = 0;
   }
 }
@@ -168,8 +170,8 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2)
   const auto add = [&](const xfi_cuda_piece &s, int64_t index) {
     if (of != NULL && of != &s) give(sums, *of, sum);
     of = &s;
-    by_word(s.word_log2, [&](auto n) {
-      if (s.tile_rows == 1)
+    by_word(s.digest.word_log2, [&](auto n) {
+      if (s.digest.tile_runs == 1)
         add_part<decltype(n)::value>(sum, s, index);
       else
         add_runs<decltype(n)::value>(sum, s, index);

@@ -1,5 +1,5 @@
 /* From the boxes of a digest to the table of its kernel. */
-#include "launch.h"
+#include "tables.h"
 
 #include "error.h"
 
@@ -16,8 +16,9 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
   const int64_t offset = xfi_digest_offset(c.dst);
   uint64_t apart = (uint64_t)(uintptr_t)c.src - (uint64_t)offset;
   uint64_t starts = (uint64_t)offset;
-  const int64_t n_rows = xfi_copy_runs(&c);
+  const int64_t n_runs = xfi_copy_runs(&c);
   xfi_copy halves[2];
+  xfi_cuda_digest_tiles *tiles;
   xfi_cuda_piece *piece;
 
   if (xfi_cuda_halve(halves, &c)) {
@@ -29,27 +30,29 @@ static xfer_status add_box(xfi_cuda_table *table, const xfi_digest_box *box)
     starts |= (uint64_t)c.dst_stride[d];
   }
   xfi_copy_sort_dims(&c, c.src_stride); /* lanes go along what is fastest in memory */
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c, xfi_cuda_word_log2(apart)));
-  piece->factor = box->factor;
-  piece->sum = box->sum;
-  piece->run_words = c.run_bytes;
-  piece->n_rows = (uint32_t)n_rows;
-  piece->tile_rows = 1;
-  piece->cols_per_row = 1;
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c));
+  tiles = &piece->digest;
+  *tiles = (xfi_cuda_digest_tiles){.run_bytes = c.run_bytes,
+                                   .tiles_per_run = 1,
+                                   .n_runs = (uint32_t)n_runs,
+                                   .tile_runs = 1,
+                                   .word_log2 = xfi_cuda_word_log2(apart),
+                                   .factor = box->factor,
+                                   .sum = box->sum};
   if (c.run_bytes >= BLOCK_BYTES) {
     const int64_t blocks = (c.run_bytes - 1) / BLOCK_BYTES + 2; /* the first may be a part of one */
 
-    piece->cols_per_row = (blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
+    tiles->tiles_per_run = (blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
   } else {
     const int64_t before = XFI_DIGEST_UNIT - (INT64_C(1) << xfi_cuda_word_log2(starts));
 
-    piece->tile_cols = /* of which `before` bytes are before the run in its first unit */
+    tiles->run_units = /* of which `before` bytes are before the run in its first unit */
         (uint32_t)((before + c.run_bytes + XFI_DIGEST_UNIT - 1) / XFI_DIGEST_UNIT);
-    piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
-    piece->tile_rows = TILE_UNITS / piece->tile_cols;
+    tiles->by_run_units = xfi_cuda_div_make(tiles->run_units);
+    tiles->tile_runs = TILE_UNITS / tiles->run_units;
   }
-  xfi_cuda_piece_end(table, (n_rows + piece->tile_rows - 1) / (int64_t)piece->tile_rows *
-                                piece->cols_per_row);
+  xfi_cuda_piece_end(table, (n_runs + tiles->tile_runs - 1) / (int64_t)tiles->tile_runs *
+                                tiles->tiles_per_run);
   return XFER_OK;
 }
 

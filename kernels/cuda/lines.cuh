@@ -23,15 +23,16 @@ template <typename Do>
 static __device__ __forceinline__ void each_line(const xfi_cuda_piece &piece, int64_t index,
                                                  Do call)
 {
-  uint32_t row = (uint32_t)index * piece.tile_rows;
+  uint32_t row = (uint32_t)index * piece.lines.tile_runs;
   uint32_t n_runs = piece.extent[0];
-  uint32_t end = min(row + piece.tile_rows, piece.n_rows);
+  uint32_t end = min(row + piece.lines.tile_runs, piece.lines.n_runs);
 
-  if (piece.cols_per_row > 1) {
-    const uint32_t number = (uint32_t)(index / piece.cols_per_row);
-    const uint32_t first = (uint32_t)(index - number * piece.cols_per_row) * piece.tile_rows;
+  if (piece.lines.tiles_per_line > 1) {
+    const uint32_t number = (uint32_t)(index / piece.lines.tiles_per_line);
+    const uint32_t first =
+        (uint32_t)(index - number * piece.lines.tiles_per_line) * piece.lines.tile_runs;
     row = number * piece.extent[0] + first;
-    n_runs = min(piece.tile_rows, piece.extent[0] - first);
+    n_runs = min(piece.lines.tile_runs, piece.extent[0] - first);
     end = row + n_runs;
   }
 #pragma unroll 1
@@ -69,11 +70,11 @@ static __device__ __forceinline__ void copy_whole(char *dst, const char *src, ui
  * `first` on, and each 32nd after it. */
 template <uint32_t word_bytes> struct word_walk {
   __device__ __forceinline__ word_walk(const xfi_cuda_piece &piece, int64_t stride, uint32_t first)
-      : run(piece.tile_cols), gap(stride - (int64_t)(run * word_bytes))
+      : run(piece.lines.run_words), gap(stride - (int64_t)(run * word_bytes))
   {
     const uint32_t word = first + (threadIdx.x & 31);
-    const uint32_t step_rows = div_by(32, piece.by_tile_cols);
-    const uint32_t row = div_by(word, piece.by_tile_cols);
+    const uint32_t step_rows = div_by(32, piece.lines.by_run_words);
+    const uint32_t row = div_by(word, piece.lines.by_run_words);
 
     step_cols = 32 - step_rows * run;
     step = step_rows * stride + step_cols * (int64_t)word_bytes;
@@ -144,7 +145,7 @@ static __device__ __forceinline__ void copy_by_image(const Op &op, const xfi_cud
                                                      const line &of, char *image)
 {
   constexpr uint32_t WORD_BYTES = dst_is_dense ? Op::DST_BYTES : Op::SRC_BYTES;
-  const uint32_t n_bytes = of.n_runs * piece.tile_cols * WORD_BYTES;
+  const uint32_t n_bytes = of.n_runs * piece.lines.run_words * WORD_BYTES;
   const char *const dense = dst_is_dense ? of.dst : of.src;
   uint32_t n = 0;
 
@@ -173,7 +174,7 @@ static __device__ __forceinline__ void copy_lines(const xfi_cuda_piece &piece, i
 {
   const Op op(piece, tile_at{});
 
-  if (piece.dst_stride[0] == piece.run_words * Op::DST_BYTES)
+  if (piece.dst_stride[0] == (int64_t)piece.lines.run_words * Op::DST_BYTES)
     each_line(piece, index, [&](const line &of) { copy_by_image<Op, true>(op, piece, of, image); });
   else
     each_line(piece, index,

@@ -36,7 +36,7 @@ struct any_bytes {
 __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const line &of)
 {
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t run = piece.tile_cols;
+  const uint32_t run = piece.lines.run_words;
   const uint32_t n_bytes = of.n_runs * run;
   const int64_t stride = piece.src_stride[0];
   const char *const src = of.src;
@@ -44,12 +44,12 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
   const uint32_t head = (0 - (uint32_t)(uintptr_t)dst) & (WORD - 1);
   const uint32_t n_words = n_bytes < head + 3 * WORD ? 0 : (n_bytes - head) / WORD - 2;
   const uint32_t tail = head + n_words * WORD;
-  const uint32_t step_rows = div_by(32 * WORD, piece.by_tile_cols);
+  const uint32_t step_rows = div_by(32 * WORD, piece.lines.by_run_words);
   const uint32_t step_cols = 32 * WORD - step_rows * run;
-  uint32_t row = div_by(head + lane * WORD, piece.by_tile_cols);
+  uint32_t row = div_by(head + lane * WORD, piece.lines.by_run_words);
   uint32_t col = head + lane * WORD - row * run;
   const auto copy_byte = [&](uint32_t i) {
-    const uint32_t r = div_by(i, piece.by_tile_cols);
+    const uint32_t r = div_by(i, piece.lines.by_run_words);
 
     if (i < n_bytes) dst[i] = src[r * stride + (i - r * run)];
   };
@@ -131,9 +131,9 @@ struct by_image : by_warps {
     char *const image = images[threadIdx.x / 32];
 
     if (piece.kind != XFI_CUDA_RAGGED_BY_IMAGE) return;
-    if (piece.word_log2 == 0)
+    if (piece.lines.word_log2 == 0)
       copy_lines<same_words<1>>(piece, index, image);
-    else if (piece.word_log2 == 1)
+    else if (piece.lines.word_log2 == 1)
       copy_lines<same_words<2>>(piece, index, image);
     else
       copy_lines<same_words<4>>(piece, index, image);

@@ -33,7 +33,8 @@ struct rows : by_warps {
   {
     const tile_at tile = tile_of(piece, index);
 
-    by_word(piece.word_log2, [&](auto n) { do_tile<copy_words<decltype(n)::value>>(piece, tile); });
+    by_word(piece.runs.word_log2,
+            [&](auto n) { do_tile<copy_words<decltype(n)::value>>(piece, tile); });
   }
 };
 

@@ -68,7 +68,7 @@ template <typename Words> struct run_tail {
   __device__ __forceinline__ void copy(int n, const Words &words) const
   {
     const int lane = (int)threadIdx.x & 31;
-    const run_at run = run_of(piece, piece.n_rows - 1);
+    const run_at run = run_of(piece, piece.runs.n_runs - 1);
 
     if (lane < n) {
       const int64_t element = piece.run_elems - n + lane;
@@ -85,7 +85,7 @@ template <typename Words> struct run_tail {
 private:
   __device__ __forceinline__ const char *src_end() const
   {
-    return piece.src + run_of(piece, piece.n_rows - 1).src + piece.run_elems * FROM_BYTES;
+    return piece.src + run_of(piece, piece.runs.n_runs - 1).src + piece.run_elems * FROM_BYTES;
   }
 };
 
@@ -112,10 +112,10 @@ template <typename Words> struct skewed : Words {
   static constexpr int ELEMS_MAX = 1 << 30; /* more than a tile has */
 
   __device__ __forceinline__ skewed(const xfi_cuda_piece &piece, const tile_at &tile)
-      : base(piece, tile), tail{piece}, is_last_run(tile.row + tile.rows == piece.n_rows),
-        is_last(is_last_run && tile.col + tile.cols == piece.run_words),
-        before(min(tile.col * N, (int64_t)N)),
-        after((int)min(piece.run_elems - tile.col * N, (int64_t)ELEMS_MAX)),
+      : base(piece, tile), tail{piece}, is_last_run(tile.run + tile.n_runs == piece.runs.n_runs),
+        is_last(is_last_run && tile.word + tile.n_words == piece.runs.run_words),
+        before(min(tile.word * N, (int64_t)N)),
+        after((int)min(piece.run_elems - tile.word * N, (int64_t)ELEMS_MAX)),
         stop(is_last_run ? this->tail.begin() : (const char *)INT64_MAX)
   {
   }

@@ -133,8 +133,8 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
 template <typename Tile>
 __device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
 {
-  const int64_t tiles0 = piece.cols_per_row;
-  const int64_t tiles1 = piece.n_rows;
+  const int64_t tiles0 = piece.squares.n0;
+  const int64_t tiles1 = piece.squares.n1;
   const int64_t x0 = index % tiles0 * Tile::SIDE;
   int64_t rest = index / tiles0;
   const int64_t x1 = rest % tiles1 * Tile::SIDE;

@@ -2,7 +2,7 @@
  * From copies to the tables of the CUDA kernels: the widest word that fits both sides' alignment is
  * chosen, and the work is cut into tiles of about equal size.
  */
-#include "launch.h"
+#include "tables.h"
 
 #include <string.h>
 
@@ -100,8 +100,7 @@ static xfi_cuda_table *table_of(xfi_cuda_tables *tables, const xfi_copy *c)
   return &tables->at[xfi_copy_has_scales(c) ? XFI_CUDA_BLOCKS : XFI_CUDA_CONVERTS];
 }
 
-xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, const xfi_copy *c,
-                                 uint32_t word_log2)
+xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, const xfi_copy *c)
 {
   xfi_cuda_piece *made;
 
@@ -110,7 +109,6 @@ xfer_status xfi_cuda_piece_begin(xfi_cuda_piece **piece, xfi_cuda_table *t, cons
   made->src = c->src;
   made->dst = c->dst;
   made->run_elems = c->run_bytes / (c->convert == NULL ? 1 : c->convert->dst_bytes);
-  made->word_log2 = word_log2;
   made->n_dims = (uint32_t)c->n_dims;
   for (int64_t d = 0; d < c->n_dims; d++) {
     int64_t from = c->n_dims - 1 - d;
@@ -142,26 +140,30 @@ static int64_t touched_words(int64_t run_elems, int64_t n)
   return (run_elems + 2 * n - 2) / n;
 }
 
-/* Ends a piece: a tile has up to `tile_words` words, and a run `run_words`. */
-static void end_runs(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_rows,
-                     int64_t run_words, int64_t tile_words)
+/* Ends a piece of `n_runs` runs: a run has `run_words` words of 1 << word_log2 elements, and a tile
+ * at most `tile_words`. */
+static void end_runs(xfi_cuda_table *table, xfi_cuda_piece *piece, uint32_t word_log2,
+                     int64_t n_runs, int64_t run_words, int64_t tile_words)
 {
-  piece->n_rows = (uint32_t)n_rows;
-  piece->run_words = run_words;
+  xfi_cuda_run_tiles *tiles = &piece->runs;
+
+  tiles->n_runs = (uint32_t)n_runs;
+  tiles->run_words = run_words;
+  tiles->word_log2 = word_log2;
   if (run_words > tile_words) {
-    piece->tile_rows = 1;
-    piece->tile_cols = (uint32_t)tile_words;
-    piece->cols_per_row = (run_words + tile_words - 1) / tile_words;
+    tiles->tile_runs = 1;
+    tiles->tile_words = (uint32_t)tile_words;
+    tiles->tiles_per_run = (run_words + tile_words - 1) / tile_words;
   } else {
-    piece->tile_rows = (uint32_t)(tile_words / run_words);
-    if (piece->tile_rows > piece->extent[0] && piece->extent[0] * run_words >= LINE_WORDS_MIN)
-      piece->tile_rows = piece->extent[0]; /* there is a dim */
-    piece->tile_cols = (uint32_t)run_words;
-    piece->cols_per_row = 1;
+    tiles->tile_runs = (uint32_t)(tile_words / run_words);
+    if (tiles->tile_runs > piece->extent[0] && piece->extent[0] * run_words >= LINE_WORDS_MIN)
+      tiles->tile_runs = piece->extent[0]; /* there is a dim */
+    tiles->tile_words = (uint32_t)run_words;
+    tiles->tiles_per_run = 1;
   }
-  piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
+  tiles->by_tile_words = xfi_cuda_div_make(tiles->tile_words);
   xfi_cuda_piece_end(table,
-                     (n_rows + piece->tile_rows - 1) / piece->tile_rows * piece->cols_per_row);
+                     (n_runs + tiles->tile_runs - 1) / tiles->tile_runs * tiles->tiles_per_run);
 }
 
 static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t word_log2,
@@ -169,8 +171,8 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
 {
   xfi_cuda_piece *piece;
 
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, word_log2));
-  end_runs(table, piece, xfi_copy_runs(c), c->run_bytes >> word_log2,
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c));
+  end_runs(table, piece, word_log2, xfi_copy_runs(c), c->run_bytes >> word_log2,
            least(tile_bytes >> word_log2, TILE_WORDS_MAX));
   return XFER_OK;
 }
@@ -202,26 +204,27 @@ static bool has_lines(const xfi_copy *c, uint32_t word_log2)
          word_log2 <= APART_WORD_LOG2_MAX && c->run_bytes <= APART_BYTES_MAX;
 }
 
-/* Ends a piece of lines, of runs of so many words: a tile has whole lines, or a part of one. */
-static void end_lines(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t n_rows,
-                      int64_t run_words, int64_t tile_words)
+/* Likewise for lines of runs along dim 0. */
+static void end_lines(xfi_cuda_table *table, xfi_cuda_piece *piece, uint32_t word_log2,
+                      int64_t n_runs, int64_t run_words, int64_t tile_words)
 {
+  xfi_cuda_line_tiles *tiles = &piece->lines;
   const int64_t in_line = piece->extent[0];
   const int64_t in_tile = tile_words / run_words;
-  const int64_t n_lines = n_rows / in_line;
+  const int64_t n_lines = n_runs / in_line;
 
-  piece->n_rows = (uint32_t)n_rows;
-  piece->run_words = run_words;
-  piece->tile_cols = (uint32_t)run_words;
-  piece->by_tile_cols = xfi_cuda_div_make(piece->tile_cols);
+  tiles->n_runs = (uint32_t)n_runs;
+  tiles->run_words = (uint32_t)run_words;
+  tiles->word_log2 = word_log2;
+  tiles->by_run_words = xfi_cuda_div_make(tiles->run_words);
   if (in_line > in_tile) {
-    piece->tile_rows = (uint32_t)in_tile;
-    piece->cols_per_row = (in_line + in_tile - 1) / in_tile;
-    xfi_cuda_piece_end(table, n_lines * piece->cols_per_row);
+    tiles->tile_runs = (uint32_t)in_tile;
+    tiles->tiles_per_line = (in_line + in_tile - 1) / in_tile;
+    xfi_cuda_piece_end(table, n_lines * tiles->tiles_per_line);
   } else {
     const int64_t lines = least(in_tile / in_line, n_lines);
-    piece->tile_rows = (uint32_t)(lines * in_line);
-    piece->cols_per_row = 1;
+    tiles->tile_runs = (uint32_t)(lines * in_line);
+    tiles->tiles_per_line = 1;
     xfi_cuda_piece_end(table, (n_lines + lines - 1) / lines);
   }
 }
@@ -233,9 +236,9 @@ static xfer_status add_lines(xfi_cuda_table *table, const xfi_copy *c, uint32_t 
   const uint32_t log2 = together ? 0 : word_log2;
   xfi_cuda_piece *piece;
 
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, log2));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c));
   piece->kind = together ? XFI_CUDA_RAGGED_TOGETHER : XFI_CUDA_RAGGED_BY_IMAGE;
-  end_lines(table, piece, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
+  end_lines(table, piece, log2, xfi_copy_runs(c), c->run_bytes >> log2, tile_bytes >> log2);
   return XFER_OK;
 }
 
@@ -244,10 +247,10 @@ static xfer_status add_skewed(xfi_cuda_table *table, const xfi_copy *c, int64_t 
 {
   xfi_cuda_piece *piece;
 
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, 0));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c));
   piece->kind = XFI_CUDA_RAGGED_SKEWED;
-  end_runs(table, piece, xfi_copy_runs(c), touched_words(c->run_bytes, WORD_BYTES_MAX),
-           tile_bytes / WORD_BYTES_MAX);
+  end_runs(table, piece, xfi_cuda_word_log2(WORD_BYTES_MAX), xfi_copy_runs(c),
+           touched_words(c->run_bytes, WORD_BYTES_MAX), tile_bytes / WORD_BYTES_MAX);
   return XFER_OK;
 }
 
@@ -313,16 +316,16 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   xfi_cuda_piece *piece;
 
   if (!fits && !is_skewed) n_elems = 1;
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c, xfi_cuda_word_log2((uint64_t)n_elems)));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, c));
   piece->convert = *v;
   piece->kind = kind_of(v, n_elems) + (is_skewed ? XFI_CUDA_CONVERT_SKEWED : 0);
   piece->scales = c->scales;
   if (in_lines) {
     piece->kind = XFI_CUDA_CONVERT_LINES;
-    end_lines(table, piece, xfi_copy_runs(c), run_elems, tile_bytes / wide);
+    end_lines(table, piece, 0, xfi_copy_runs(c), run_elems, tile_bytes / wide);
     return XFER_OK;
   }
-  end_runs(table, piece, xfi_copy_runs(c),
+  end_runs(table, piece, xfi_cuda_word_log2((uint64_t)n_elems), xfi_copy_runs(c),
            is_skewed ? touched_words(run_elems, n_elems) : run_elems / n_elems,
            least(tile_bytes / (n_elems * wide), TILE_WORDS_MAX));
   return XFER_OK;
@@ -362,7 +365,7 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
   int64_t n_tiles;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
-  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c, src_log2));
+  XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c));
   piece->kind = (packed ? XFI_CUDA_SWAP : XFI_CUDA_SWAP_APART) + src_log2;
   if (c.convert != NULL) {
     piece->convert = *c.convert;
@@ -371,10 +374,9 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
                       : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
     piece->scales = c.scales;
   }
-  piece->run_words = 1;
-  piece->cols_per_row = (piece->extent[0] + side - 1) / side;
-  piece->n_rows = (uint32_t)((piece->extent[1] + side - 1) / side);
-  n_tiles = piece->cols_per_row * piece->n_rows;
+  piece->squares.n0 = (piece->extent[0] + side - 1) / side;
+  piece->squares.n1 = (uint32_t)((piece->extent[1] + side - 1) / side);
+  n_tiles = piece->squares.n0 * piece->squares.n1;
   for (uint32_t d = 2; d < piece->n_dims; d++)
     n_tiles *= piece->extent[d];
   xfi_cuda_piece_end(table, n_tiles);

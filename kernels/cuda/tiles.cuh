@@ -42,41 +42,42 @@ struct run_at {
   uint32_t block;
 };
 
-static __device__ __forceinline__ run_at run_of(const xfi_cuda_piece &piece, uint32_t row)
+static __device__ __forceinline__ run_at run_of(const xfi_cuda_piece &piece, uint32_t number)
 {
   run_at at = {0, 0, 0};
   const uint32_t n_dims = piece.n_dims;
 
 #pragma unroll 1
   for (uint32_t d = 0; d < n_dims; d++) {
-    const uint32_t rest = d + 1 < n_dims ? div_by(row, piece.by_extent[d]) : 0;
-    const uint32_t x = row - rest * piece.extent[d];
+    const uint32_t rest = d + 1 < n_dims ? div_by(number, piece.by_extent[d]) : 0;
+    const uint32_t x = number - rest * piece.extent[d];
     at.src += (int64_t)x * piece.src_stride[d];
     at.dst += (int64_t)x * piece.dst_stride[d];
     at.block += x * piece.scale_stride[d];
-    row = rest;
+    number = rest;
   }
   return at;
 }
 
 /* What a warp moves at once. */
 struct tile_at {
-  int64_t row;   /* first run */
-  int64_t col;   /* first word in it */
-  uint32_t rows; /* how many of each */
-  uint32_t cols;
+  int64_t run;      /* the first one */
+  int64_t word;     /* the first one in each run */
+  uint32_t n_runs;  /* how many there are */
+  uint32_t n_words; /* of each run */
 };
 
-/* The tile of this number within its piece, for tables of runs. */
+/* Tile `index` of a piece whose tiles are those of runs. */
 static __device__ __forceinline__ tile_at tile_of(const xfi_cuda_piece &piece, int64_t index)
 {
+  const xfi_cuda_run_tiles &tiles = piece.runs;
+  const int64_t nth = tiles.tiles_per_run == 1 ? index : index / tiles.tiles_per_run;
   tile_at tile;
-  const int64_t row_tile = piece.cols_per_row == 1 ? index : index / piece.cols_per_row;
 
-  tile.row = row_tile * piece.tile_rows;
-  tile.col = (index - row_tile * piece.cols_per_row) * piece.tile_cols;
-  tile.rows = (uint32_t)min((int64_t)piece.tile_rows, (int64_t)piece.n_rows - tile.row);
-  tile.cols = (uint32_t)min((int64_t)piece.tile_cols, piece.run_words - tile.col);
+  tile.run = nth * tiles.tile_runs;
+  tile.word = (index - nth * tiles.tiles_per_run) * tiles.tile_words;
+  tile.n_runs = (uint32_t)min((int64_t)tiles.tile_runs, (int64_t)tiles.n_runs - tile.run);
+  tile.n_words = (uint32_t)min((int64_t)tiles.tile_words, tiles.run_words - tile.word);
   return tile;
 }
 
@@ -208,6 +209,10 @@ static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)
   if (opens) each_tile<Kind::THREADS, Kind::WALKERS>(pieces, first_tile, n_pieces, n_tiles, Kind());
   gate_ends(gate, opens);
 }
+
+/* What a launch has of parameters. */
+static_assert(sizeof(xfi_cuda_small_table) + sizeof(xfi_cuda_gate) + 2 * sizeof(int64_t) <= 4096,
+              "a small table is too large");
 
 template <typename Kind>
 static __global__ void __launch_bounds__(Kind::THREADS, Kind::BLOCKS)

@@ -77,15 +77,15 @@ template <typename Op>
 static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
 {
-  const run_at run = run_of(piece, (uint32_t)tile.row);
-  const char *const src = piece.src + run.src + tile.col * Op::SRC_BYTES;
-  char *const dst = piece.dst + run.dst + tile.col * Op::DST_BYTES;
+  const run_at run = run_of(piece, (uint32_t)tile.run);
+  const char *const src = piece.src + run.src + tile.word * Op::SRC_BYTES;
+  char *const dst = piece.dst + run.dst + tile.word * Op::DST_BYTES;
 
-  do_words(op, tile.cols, [&](uint32_t i) {
-    const uint32_t col = min(i, tile.cols - 1);
+  do_words(op, tile.n_words, [&](uint32_t i) {
+    const uint32_t col = min(i, tile.n_words - 1);
     return place{src + col * (uint32_t)Op::SRC_BYTES,
                  {dst + col * (uint32_t)Op::DST_BYTES, col, run.block},
-                 i < tile.cols};
+                 i < tile.n_words};
   });
 }
 
@@ -96,25 +96,25 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
                                                const tile_at &tile)
 {
   const uint32_t lane = threadIdx.x & 31;
-  const uint32_t step_rows = div_by(32, piece.by_tile_cols);
-  const uint32_t step_cols = 32 - step_rows * tile.cols;
+  const uint32_t step_rows = div_by(32, piece.runs.by_tile_words);
+  const uint32_t step_cols = 32 - step_rows * tile.n_words;
   const int64_t src_stride = piece.src_stride[0];
   const int64_t dst_stride = piece.dst_stride[0];
   const uint32_t block_stride = piece.scale_stride[0];
-  const run_at run = run_of(piece, (uint32_t)tile.row);
+  const run_at run = run_of(piece, (uint32_t)tile.run);
   const char *const src = piece.src + run.src;
   char *const dst = piece.dst + run.dst;
-  uint32_t row = div_by(lane, piece.by_tile_cols);
-  uint32_t col = lane - row * tile.cols;
+  uint32_t row = div_by(lane, piece.runs.by_tile_words);
+  uint32_t col = lane - row * tile.n_words;
 
-  do_words(op, tile.rows * tile.cols, [&](uint32_t) {
-    const bool is_one = row < tile.rows;
-    const uint32_t r = is_one ? row : tile.rows - 1;
-    const uint32_t c = is_one ? col : tile.cols - 1;
+  do_words(op, tile.n_runs * tile.n_words, [&](uint32_t) {
+    const bool is_one = row < tile.n_runs;
+    const uint32_t r = is_one ? row : tile.n_runs - 1;
+    const uint32_t c = is_one ? col : tile.n_words - 1;
     row += step_rows;
     col += step_cols;
-    if (col >= tile.cols) {
-      col -= tile.cols;
+    if (col >= tile.n_words) {
+      col -= tile.n_words;
       row++;
     }
     return place{
@@ -129,13 +129,13 @@ template <typename Op>
 static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
 {
-  const uint32_t n_words = tile.rows * tile.cols;
+  const uint32_t n_words = tile.n_runs * tile.n_words;
 
   do_words(op, n_words, [&](uint32_t i) {
     const uint32_t word = min(i, n_words - 1);
-    const uint32_t row = div_by(word, piece.by_tile_cols);
-    const uint32_t col = word - row * tile.cols;
-    const run_at run = run_of(piece, (uint32_t)tile.row + row);
+    const uint32_t row = div_by(word, piece.runs.by_tile_words);
+    const uint32_t col = word - row * tile.n_words;
+    const run_at run = run_of(piece, (uint32_t)tile.run + row);
     return place{piece.src + run.src + col * (uint32_t)Op::SRC_BYTES,
                  {piece.dst + run.dst + col * (uint32_t)Op::DST_BYTES, col, run.block},
                  i < n_words};
@@ -147,12 +147,12 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 {
   Op op(piece, tile);
 
-  if (tile.rows == 1) {
+  if (tile.n_runs == 1) {
     do_part(op, piece, tile);
   } else {
-    const uint32_t row = (uint32_t)tile.row;
+    const uint32_t row = (uint32_t)tile.run;
     const uint32_t in_line = row - div_by(row, piece.by_extent[0]) * piece.extent[0];
-    if (in_line + tile.rows <= piece.extent[0])
+    if (in_line + tile.n_runs <= piece.extent[0])
       do_line(op, piece, tile);
     else
       do_runs(op, piece, tile);

@@ -53,9 +53,9 @@ static const sim_op_class digest_class = {
 static xfi_digest_box box_of(const xfi_cuda_piece *s)
 {
   xfi_digest_box box = {
-      {.src = s->src, .dst = s->dst, .run_bytes = s->run_words, .n_dims = s->n_dims},
-      s->factor,
-      s->sum};
+      {.src = s->src, .dst = s->dst, .run_bytes = s->digest.run_bytes, .n_dims = s->n_dims},
+      s->digest.factor,
+      s->digest.sum};
 
   for (uint32_t d = 0; d < s->n_dims; d++) {
     box.copy.extent[d] = s->extent[d];

@@ -85,7 +85,7 @@ static int64_t word_elems(int table, const xfi_cuda_piece *p)
 {
   const bool is_skewed = table == XFI_CUDA_CONVERTS && p->kind >= XFI_CUDA_CONVERT_SKEWED;
 
-  if (table == XFI_CUDA_ROWS) return INT64_C(1) << p->word_log2;
+  if (table == XFI_CUDA_ROWS) return INT64_C(1) << p->runs.word_log2;
   if (table == XFI_CUDA_RAGGED) return WORD;
   if (table == XFI_CUDA_BLOCKS && p->kind == XFI_CUDA_BLOCKS_ONE_BY_ONE) return 1;
   if (table == XFI_CUDA_BLOCKS) {
@@ -97,8 +97,8 @@ static int64_t word_elems(int table, const xfi_cuda_piece *p)
     return WORD / p->convert.src_bytes;
   }
   if (p->kind == XFI_CUDA_CONVERT_ONE_BY_ONE) {
-    NEED(p->word_log2 == 0 || p->convert.src_bytes == 4);
-    return p->word_log2 == 0 ? 1 : 4;
+    NEED(p->runs.word_log2 == 0 || p->convert.src_bytes == 4);
+    return p->runs.word_log2 == 0 ? 1 : 4;
   }
   need_pair(p, p->kind - (is_skewed ? XFI_CUDA_CONVERT_SKEWED : XFI_CUDA_CONVERT));
   return WORD / most(p->convert.src_bytes, p->convert.dst_bytes);
@@ -115,19 +115,19 @@ typedef struct tile {
 
 static tile tile_of(const xfi_cuda_piece *p, int64_t index)
 {
-  const int64_t nth = index / p->cols_per_row;
-  const int64_t run = nth * p->tile_rows;
-  const int64_t word = (index - nth * p->cols_per_row) * p->tile_cols;
+  const int64_t nth = index / p->runs.tiles_per_run;
+  const int64_t run = nth * p->runs.tile_runs;
+  const int64_t word = (index - nth * p->runs.tiles_per_run) * p->runs.tile_words;
 
-  NEED(run < p->n_rows && word < p->run_words);
-  return (tile){(uint32_t)run, word, (uint32_t)least(p->tile_rows, p->n_rows - run),
-                least(p->tile_cols, p->run_words - word)};
+  NEED(run < p->runs.n_runs && word < p->runs.run_words);
+  return (tile){(uint32_t)run, word, (uint32_t)least(p->runs.tile_runs, p->runs.n_runs - run),
+                least(p->runs.tile_words, p->runs.run_words - word)};
 }
 
 /* The run of word i of a tile, whose number in it is *col. Within a line there are only steps. */
 static run_place run_in_tile(const xfi_cuda_piece *p, const tile *t, uint32_t i, int64_t *col)
 {
-  const uint32_t row = t->n_runs == 1 ? 0 : walk_div(i, p->by_tile_cols);
+  const uint32_t row = t->n_runs == 1 ? 0 : walk_div(i, p->runs.by_tile_words);
 
   *col = t->word + i - (int64_t)row * t->n_words;
   if (row > 0 && t->run % p->extent[0] + t->n_runs <= p->extent[0])
@@ -167,11 +167,11 @@ static void walk_skewed(tile_visitor *v, int table, const xfi_cuda_piece *p, int
 {
   const tile t = tile_of(p, index);
   const int64_t n = word_elems(table, p);
-  const run_place last = run_of(p, p->n_rows - 1);
+  const run_place last = run_of(p, p->runs.n_runs - 1);
   const char *const src_end = last.src + p->run_elems * from_bytes(p);
   const int64_t tail = least(
       (int64_t)((uintptr_t)src_end % (uintptr_t)(n * from_bytes(p))) / from_bytes(p), p->run_elems);
-  const bool has_last_run = t.run + t.n_runs == p->n_rows;
+  const bool has_last_run = t.run + t.n_runs == p->runs.n_runs;
 
   for (uint32_t i = 0; i < t.n_runs * t.n_words; i++) {
     int64_t col;
@@ -186,7 +186,7 @@ static void walk_skewed(tile_visitor *v, int table, const xfi_cuda_piece *p, int
     load_words(v, p, run, most(first, 0), end, (uintptr_t)(n * from_bytes(p)));
     move(v, p, run, most(first, 0), end - most(first, 0));
   }
-  if (has_last_run && t.word + t.n_words == p->run_words)
+  if (has_last_run && t.word + t.n_words == p->runs.run_words)
     move(v, p, last, p->run_elems - tail, tail);
 }
 
@@ -196,7 +196,7 @@ static void walk_skewed(tile_visitor *v, int table, const xfi_cuda_piece *p, int
  * assembled from at most two runs. */
 static void walk_together(tile_visitor *v, const xfi_cuda_piece *p, run_place line, int64_t n_runs)
 {
-  const int64_t run = p->tile_cols;
+  const int64_t run = p->lines.run_words;
   const int64_t n_bytes = n_runs * run;
   const int64_t head = (int64_t)(-(uintptr_t)line.dst % WORD);
   const int64_t n_words = n_bytes < head + 3 * WORD ? 0 : (n_bytes - head) / WORD - 2;
@@ -204,12 +204,12 @@ static void walk_together(tile_visitor *v, const xfi_cuda_piece *p, run_place li
 
   NEED(p->dst_stride[0] == run && run >= WORD && n_bytes - tail <= 64);
   for (int64_t i = 0; i < n_bytes; i++) { /* the words, and the bytes beside them, byte by byte */
-    const uint32_t row = walk_div((uint32_t)i, p->by_tile_cols);
+    const uint32_t row = walk_div((uint32_t)i, p->lines.by_run_words);
 
     move(v, p, step(p, line, 0, row), i - row * run, 1);
   }
   for (int64_t i = head; i < tail; i += WORD) {
-    const uint32_t row = walk_div((uint32_t)i, p->by_tile_cols);
+    const uint32_t row = walk_div((uint32_t)i, p->lines.by_run_words);
     const run_place at = step(p, line, 0, row);
     const int64_t first = least(i - row * run, run - WORD);
 
@@ -221,23 +221,23 @@ static void walk_together(tile_visitor *v, const xfi_cuda_piece *p, run_place li
 static void walk_by_image(tile_visitor *v, int table, const xfi_cuda_piece *p, run_place line,
                           int64_t n_runs)
 {
-  const int64_t n = table == XFI_CUDA_RAGGED ? INT64_C(1) << p->word_log2 : 1;
+  const int64_t n = table == XFI_CUDA_RAGGED ? INT64_C(1) << p->lines.word_log2 : 1;
   const int64_t src_word = n * from_bytes(p);
   const int64_t dst_word = n * to_bytes(p);
-  const bool dst_is_dense = p->dst_stride[0] == p->run_words * dst_word;
+  const bool dst_is_dense = p->dst_stride[0] == p->lines.run_words * dst_word;
   const int64_t dense_word = dst_is_dense ? dst_word : src_word;
   const uintptr_t dense = dst_is_dense ? (uintptr_t)line.dst : (uintptr_t)line.src;
-  const int64_t n_bytes = n_runs * p->tile_cols * dense_word;
+  const int64_t n_bytes = n_runs * p->lines.run_words * dense_word;
 
-  NEED(p->run_words == p->tile_cols && (table == XFI_CUDA_CONVERTS || n <= 4));
-  NEED(dst_is_dense || p->src_stride[0] == p->run_words * src_word);
+  NEED(table == XFI_CUDA_CONVERTS || n <= 4);
+  NEED(dst_is_dense || p->src_stride[0] == p->lines.run_words * src_word);
   for (int64_t first = 0, part; first < n_bytes; first += part) {
     part = least(IMAGE - (int64_t)((dense + (uintptr_t)first) % WORD), n_bytes - first);
     NEED(part % dense_word == 0);
     for (int64_t i = first / dense_word; i < (first + part) / dense_word; i++) {
-      const uint32_t row = walk_div((uint32_t)i, p->by_tile_cols);
+      const uint32_t row = walk_div((uint32_t)i, p->lines.by_run_words);
       const run_place run = step(p, line, 0, row);
-      const int64_t at = (i - row * p->run_words) * n;
+      const int64_t at = (i - row * p->lines.run_words) * n;
 
       v->load(v, p, run.src + at * from_bytes(p), src_word);
       NEED((uintptr_t)run.dst % (uintptr_t)dst_word == 0);
@@ -249,18 +249,18 @@ static void walk_by_image(tile_visitor *v, int table, const xfi_cuda_piece *p, r
 static void walk_lines(tile_visitor *v, int table, const xfi_cuda_piece *p, int64_t index)
 {
   const uint32_t in_line = p->extent[0];
-  uint32_t run = (uint32_t)index * p->tile_rows;
+  uint32_t run = (uint32_t)index * p->lines.tile_runs;
   uint32_t n_runs = in_line;
-  uint32_t end = (uint32_t)least(run + p->tile_rows, p->n_rows);
+  uint32_t end = (uint32_t)least(run + p->lines.tile_runs, p->lines.n_runs);
 
-  if (p->cols_per_row > 1) { /* a part of a line */
-    const uint32_t first = (uint32_t)(index % p->cols_per_row) * p->tile_rows;
+  if (p->lines.tiles_per_line > 1) { /* a part of a line */
+    const uint32_t first = (uint32_t)(index % p->lines.tiles_per_line) * p->lines.tile_runs;
 
-    run = (uint32_t)(index / p->cols_per_row) * in_line + first;
-    n_runs = (uint32_t)least(p->tile_rows, in_line - first);
+    run = (uint32_t)(index / p->lines.tiles_per_line) * in_line + first;
+    n_runs = (uint32_t)least(p->lines.tile_runs, in_line - first);
     end = run + n_runs;
   }
-  NEED(run < end && end <= p->n_rows);
+  NEED(run < end && end <= p->lines.n_runs);
   for (; run < end; run += n_runs) {
     if (table == XFI_CUDA_RAGGED && p->kind == XFI_CUDA_RAGGED_TOGETHER)
       walk_together(v, p, run_of(p, run), n_runs);
@@ -312,11 +312,11 @@ static void walk_square(tile_visitor *v, const xfi_cuda_piece *p, int64_t index)
   const int64_t side = from <= 2 ? 128 : from <= 8 ? 64 : 32;
   const bool packed = is_packed(p, from, to);
   const int64_t src_unit = packed ? most(from, 4) : from;
-  const int64_t x0 = index % p->cols_per_row * side;
-  const int64_t x1 = index / p->cols_per_row % p->n_rows * side;
+  const int64_t x0 = index % p->squares.n0 * side;
+  const int64_t x1 = index / p->squares.n0 % p->squares.n1 * side;
   const int64_t n0 = least(side, p->extent[0] - x0);
   const int64_t n1 = least(side, p->extent[1] - x1);
-  int64_t rest = index / p->cols_per_row / p->n_rows;
+  int64_t rest = index / p->squares.n0 / p->squares.n1;
   run_place at = step(p, step(p, (run_place){p->src, p->dst, 0}, 0, x0), 1, x1);
 
   NEED(n0 > 0 && n1 > 0);
@@ -348,8 +348,8 @@ static void walk_unit(tile_visitor *v, const xfi_cuda_piece *p, run_place run, i
 {
   const int64_t at = unit * XFI_DIGEST_UNIT - begin;
   const int64_t first = most(at, 0);
-  const int64_t end = least(at + XFI_DIGEST_UNIT, p->run_words);
-  const int64_t word = INT64_C(1) << p->word_log2;
+  const int64_t end = least(at + XFI_DIGEST_UNIT, p->digest.run_bytes);
+  const int64_t word = INT64_C(1) << p->digest.word_log2;
 
   if (first >= end) return;
   for (int64_t i = at; i < end && end - first == XFI_DIGEST_UNIT; i += word)
@@ -359,25 +359,26 @@ static void walk_unit(tile_visitor *v, const xfi_cuda_piece *p, run_place run, i
 
 static void walk_digest(tile_visitor *v, const xfi_cuda_piece *p, int64_t index)
 {
-  if (p->tile_rows == 1) { /* blocks of a long run */
+  if (p->digest.tile_runs == 1) { /* blocks of a long run */
     const int64_t units = DIGEST_BLOCK / XFI_DIGEST_UNIT;
-    const run_place run = run_of(p, (uint32_t)(index / p->cols_per_row));
+    const run_place run = run_of(p, (uint32_t)(index / p->digest.tiles_per_run));
     const int64_t begin = xfi_digest_offset(run.dst);
-    const int64_t block = begin / DIGEST_BLOCK + index % p->cols_per_row * DIGEST_TILE_BLOCKS;
+    const int64_t block =
+        begin / DIGEST_BLOCK + index % p->digest.tiles_per_run * DIGEST_TILE_BLOCKS;
 
     for (int64_t u = 0; u < DIGEST_TILE_BLOCKS * units; u++)
       walk_unit(v, p, run, begin, block * units + u);
     return;
   }
-  const uint32_t first = (uint32_t)index * p->tile_rows;
-  const uint32_t n_runs = (uint32_t)least(p->tile_rows, p->n_rows - first);
+  const uint32_t first = (uint32_t)index * p->digest.tile_runs;
+  const uint32_t n_runs = (uint32_t)least(p->digest.tile_runs, p->digest.n_runs - first);
 
-  for (uint32_t i = 0; i < n_runs * p->tile_cols; i++) {
-    const uint32_t row = walk_div(i, p->by_tile_cols);
+  for (uint32_t i = 0; i < n_runs * p->digest.run_units; i++) {
+    const uint32_t row = walk_div(i, p->digest.by_run_units);
     const run_place run = run_of(p, first + row);
     const int64_t begin = xfi_digest_offset(run.dst);
 
-    walk_unit(v, p, run, begin, begin / XFI_DIGEST_UNIT + i - row * p->tile_cols);
+    walk_unit(v, p, run, begin, begin / XFI_DIGEST_UNIT + i - row * p->digest.run_units);
   }
 }
 

@@ -7,7 +7,7 @@
 #ifndef XFER_SIM_TABLE_WALK_H
 #define XFER_SIM_TABLE_WALK_H
 
-#include "launch.h"
+#include "tables.h"
 
 /* The table of a digest, beside those of copies. */
 enum { DIGEST_TABLE = XFI_CUDA_N_TABLES };

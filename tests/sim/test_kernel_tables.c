@@ -3,6 +3,7 @@
  * each byte of the destination is written once, by the element that is due there; and no word is
  * loaded that is not aligned, or that reaches beyond the source.
  */
+#include "launch.h"
 #include "rng.h"
 #include "table_walk.h"
 #include "world.h"
@@ -340,7 +341,7 @@ static void test_random_boxes_of_digests_are_read_once(void)
     OK(xfi_cuda_digest_table_make(&table, &box, 1));
     walk_table(&m.v, DIGEST_TABLE, &table);
     for (size_t k = 0; k < table.n_pieces; k++)
-      NEED(table.pieces[k].factor == box.factor && table.pieces[k].sum == box.sum);
+      NEED(table.pieces[k].digest.factor == box.factor && table.pieces[k].digest.sum == box.sum);
     xfi_cuda_table_free(&table);
     need_what_is_due((size_t)room + SLACK);
   }
