@@ -1,7 +1,7 @@
 /*
- * The one way from src/ to code that touches elements: strided copies, as descriptions and as
- * launchers. kernels/ref/ is plain C and the definition of right; kernels/cuda/ must equal it byte
- * for byte.
+ * The one way from src/ to code that touches elements: how a strided copy is described, and the
+ * functions that make it on the host. kernels/ref/ is plain C and defines what is right;
+ * kernels/cuda/, whose launchers are in cuda/launch.h, must equal it byte for byte.
  */
 #ifndef XFI_KERNELS_H
 #define XFI_KERNELS_H
@@ -40,7 +40,7 @@ static inline bool xfi_copy_has_scales(const xfi_copy *copy)
   return copy->convert != NULL && xfi_convert_has_scales(copy->convert);
 }
 
-/* Bytes of a run in src. */
+/* How many bytes a run has in src. */
 static inline int64_t xfi_copy_src_run(const xfi_copy *copy)
 {
   const xfi_convert *c = copy->convert;
@@ -48,9 +48,9 @@ static inline int64_t xfi_copy_src_run(const xfi_copy *copy)
   return c == NULL ? copy->run_bytes : copy->run_bytes / c->dst_bytes * c->src_bytes;
 }
 
-/* Steps to the next run of the first `n_dims` dims, the last of which is the fastest: advances
- * index, which is zero for the first run, and both pointers to runs; *src may be NULL. False: that
- * was the last run. */
+/* Steps to the next run along the first `n_dims` dims, the last of which is the fastest: advances
+ * `index`, which is zero for the first run, and the pointers to the run on both sides. *src may be
+ * NULL. False: that was the last run. */
 static inline bool xfi_copy_next(const xfi_copy *copy, int64_t n_dims, int64_t *index,
                                  const char **src, char **dst)
 {
@@ -106,16 +106,16 @@ static inline void xfi_copy_sort_dims(xfi_copy *c, const int64_t *stride)
       xfi_copy_swap_dims(c, at - 1, at);
 }
 
-/* The same copy with fewer, larger dims: dims of extent 1 go, the others are put in order of
- * falling destination stride, dims that continue each other on both sides merge, and the innermost
- * joins the run where it is contiguous. */
+/* Gives the same copy fewer and larger dims: dims of extent 1 go, the others are sorted by falling
+ * destination stride, dims that continue each other on both sides become one, and the innermost
+ * becomes part of the run where it is contiguous. */
 XFI_PLUGIN_API void xfi_copy_simplify(xfi_copy *copy);
 
 /* Makes the copies, one after the other, by plain loops. */
 void xfi_ref_copy(const xfi_copy *copies, size_t n_copies);
 
-/* The form of a box in memory, without its address. To serialise a box is to put its runs one after
- * the other, in order of index, dim 0 slowest. */
+/* The form of a box in memory, without its address. A serialised box has its runs one after the
+ * other, in the order of their indices, with dim 0 the slowest. */
 typedef struct xfi_strided_dim {
   int64_t extent;
   int64_t stride; /* bytes, positive */
@@ -137,9 +137,9 @@ static inline int64_t xfi_strided_bytes(const xfi_strided *box, const xfi_stride
 }
 
 /* Boxes of one form, which begin at `bases`, are serialised one after the other. This packs n_bytes
- * of that, from byte `first` of the first box on, to `dense`; or, unless `packs`, unpacks them from
- * `dense`. `past_cache`: with stores that bypass the cache, for more bytes than it holds, or for
- * what another core reads next, which is slow to get lines from our cache. */
+ * of the result, from byte `first` of the first box on, to `dense`; or, unless `packs`, unpacks
+ * them from `dense`. With `past_cache` stores bypass the cache: for more bytes than it holds, or
+ * for what another core reads next, since lines come slowly from our cache to that core. */
 void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
                        const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
                        bool past_cache);

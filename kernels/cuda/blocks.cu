@@ -1,7 +1,7 @@
 /*
- * Copies whose runs have scales: the amaxes of blocks, and elements scaled by their block, in words
- * of as many elements as have 16 bytes in the source. A maximum does not depend on the order, so
- * scales equal those of kernels/ref bit for bit.
+ * Copies whose runs have scales: these kernels find the amaxes of blocks, and scale elements by the
+ * scale of their block, in words of 16 bytes of the source. A maximum does not depend on the order
+ * in which it is taken, so scales equal those of kernels/ref bit for bit.
  */
 #include "numbers.cuh"
 #include "words.cuh"
@@ -12,7 +12,7 @@ constexpr uint32_t ALL = 0xffffffffu;
 
 /* ---- by the scale of a block ---------------------------------------------------------------- */
 
-/* Words, each with the scale of its run. */
+/* The part of an Op that loads a word with the scale of its run. */
 template <int src_bytes, int dst_bytes> struct by_scale : no_end {
   struct loaded {
     word<src_bytes> numbers;
@@ -34,7 +34,7 @@ template <int src_bytes, int dst_bytes> struct by_scale : no_end {
   uint32_t type;
 };
 
-/* NaNs become 0x7f. */
+/* Quantises whole words. NaNs become 0x7f. */
 template <int from> struct quantise : by_scale<16, 16 / bytes_of(from)> {
   using base = by_scale<16, 16 / bytes_of(from)>;
   static constexpr int N = base::DST_BYTES;
@@ -57,7 +57,7 @@ template <int from> struct quantise : by_scale<16, 16 / bytes_of(from)> {
   }
 };
 
-/* Elements of words that are not aligned. */
+/* Quantises single elements, where words would not be aligned. */
 template <int from_bytes> struct quantise_one : by_scale<from_bytes, 1> {
   using base = by_scale<from_bytes, 1>;
   static constexpr int IN_FLIGHT = 4;
@@ -88,15 +88,16 @@ __device__ __forceinline__ uint32_t largest_of(const word<n_bytes> &w)
   return found;
 }
 
-/* Stores amaxes. Lanes with the same runs combine theirs before they update the table. Of several
- * words each lane ends with its share, so that eight words take eight shuffles for any number of
- * lanes. */
+/* Stores amaxes in the table of scales. Lanes that have words of the same runs combine theirs
+ * before they update it. If they have several words, each lane ends up with a share of these, so
+ * that eight words take eight shuffles for any number of lanes. */
 template <int from_bytes> struct amax_table {
   __device__ __forceinline__ amax_table(const xfi_cuda_piece &piece, const tile_at &tile)
       : scales(piece.scales), type(piece.convert.from), lanes(lanes_of(tile))
   {
   }
-  /* Lanes that are less than `apart` from each other already have different words. */
+  /* Combines `found`, each of which belongs at `to`, and stores it. Lanes that are less than
+   * `apart` from each other have different words already. */
   template <int n>
   __device__ __forceinline__ void settle(uint32_t (&found)[n], uint32_t (&to)[n],
                                          uint32_t apart) const
@@ -146,7 +147,7 @@ private:
   uint32_t lanes; /* that have the same runs */
 };
 
-/* A lane accumulates the amax of its present block. */
+/* An Op that finds amaxes. A lane accumulates the amax of the block that it is at. */
 template <int from_bytes, int n_bytes> struct amax {
   struct loaded {
     word<n_bytes> numbers;

@@ -1,9 +1,9 @@
 /*
- * Strided copies that convert elements, in words of as many elements as have 16 bytes in the larger
- * of the two types, so that the loads or the stores of a warp are as wide as possible and neither
- * has gaps. Each pair of types has a loop of its own: a test of the types for each element would
- * halve the rate. Numbers equal those of kernels/ref/convert.c bit for bit; NaNs, whose sign the
- * hardware's conversions drop, are fixed afterwards.
+ * Strided copies that convert elements. A word has as many elements as take 16 bytes in the larger
+ * of the two types, so that the loads or the stores of a warp are as wide as they can be, and
+ * neither leave gaps. Each pair of types has a loop of its own, since a test of the types for each
+ * element would halve the rate. Numbers equal those of kernels/ref/convert.c bit for bit; NaNs,
+ * whose sign the hardware's conversions drop, are put right afterwards.
  */
 #include "lines.cuh"
 #include "numbers.cuh"
@@ -11,7 +11,7 @@
 
 namespace {
 
-/* Words of N elements, one by one: for words that are not aligned, and for scales. */
+/* Converts N elements one by one: where words would not be aligned, and for scales. */
 template <int N, int from_bytes, int to_bytes> struct each_number : no_end {
   using loaded = word<N * from_bytes>;
   static constexpr int IN_FLIGHT = 4;
@@ -43,7 +43,7 @@ template <int N, int from_bytes, int to_bytes> struct each_number : no_end {
 
 /* ---- words of one pair of types ------------------------------------------------------------- */
 
-/* Two numbers, the first in the low half of what they take. */
+/* Rounds two numbers. The first is in the low half of the bits that both take. */
 template <int type> __device__ __forceinline__ uint32_t round_two(float x, float y)
 {
   if constexpr (type == XFER_BF16) {

@@ -1,8 +1,8 @@
 /*
- * Digests. Each warp walks over tiles independently and accumulates in registers, which it adds to
- * the sums when it reaches another box. A tile of a long run is some blocks of 2 KiB in the
- * tensor's order, in which a lane has four units and one chunk weight; a tile of short runs is
- * several whole runs, unit by unit.
+ * Digests. Each warp takes its tiles on its own and accumulates in registers, which it adds to the
+ * sums when it comes to another box. A tile of a long run is some blocks of 2 KiB in the tensor's
+ * order, of which a lane has four units with one chunk weight; a tile of short runs is several
+ * whole runs, unit by unit.
  */
 #include "tiles.cuh"
 
@@ -18,7 +18,7 @@ __constant__ uint32_t keys[2][XFI_DIGEST_KEYS] = XFI_DIGEST_KEY_TABLE;
 
 using unit = word<UNIT>;
 
-/* Adds a unit by its keys, the first of which is `key`. */
+/* Adds a unit, weighted by its four keys, from number `key` on. */
 __device__ __forceinline__ void weigh(uint64_t h[2], const unit &u, uint32_t key)
 {
 #pragma unroll
@@ -29,7 +29,7 @@ __device__ __forceinline__ void weigh(uint64_t h[2], const unit &u, uint32_t key
   }
 }
 
-/* Bytes lo to hi of the unit that would begin at `at`, the others being 0. */
+/* Loads bytes lo to hi - 1 of the unit that would begin at `at`. The others are 0. */
 template <int n_bytes>
 __device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi)
 {
@@ -50,8 +50,8 @@ __device__ __forceinline__ unit unit_load(const char *at, int64_t lo, int64_t hi
   return u;
 }
 
-/* One block, of which the run has bytes [begin, end) of the order; `zero` is where the order's
- * first byte would lie. */
+/* Adds what a run has of a block. The run has bytes [begin, end) of the order, whose first byte
+ * would lie at `zero`. */
 template <int n_bytes>
 __device__ __forceinline__ void add_block(uint64_t sum[2], const char *zero, int64_t block,
                                           int64_t begin, int64_t end)
@@ -146,7 +146,7 @@ __device__ __forceinline__ void add_runs(uint64_t sum[2], const xfi_cuda_piece &
   }
 }
 
-/* The warp's sum of a box. */
+/* Adds the warp's sum of a box to that of the box, and begins anew. */
 __device__ __forceinline__ void give(xfi_sum *sums, const xfi_cuda_piece &s, uint64_t sum[2])
 {
 #pragma unroll

@@ -18,7 +18,8 @@ static __device__ __forceinline__ void flag_store(uint64_t *flag, uint64_t value
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
-/* Is one of n flags void? All threads of a block, at least n, call it and get the same result. */
+/* Is one of n flags void? All threads of a block, of which there must be at least n, call it and
+ * get the same result. */
 static __device__ __forceinline__ bool is_any_void(uint64_t *const *flags, int n)
 {
   const uint64_t seen = (int)threadIdx.x < n ? flag_load(flags[threadIdx.x]) : 0;
@@ -26,8 +27,8 @@ static __device__ __forceinline__ bool is_any_void(uint64_t *const *flags, int n
   return __syncthreads_or((seen & XFI_FLAG_VOID) != 0) != 0;
 }
 
-/* May this block copy? The first block decides for all, since reads of host memory are serialised.
- * All threads of a block call it, and all blocks get the same result. */
+/* May this block copy? The first block that asks decides for all, since the flags may lie in host
+ * memory, where reads are serialised. All threads of all blocks call it and get the same result. */
 static __device__ __forceinline__ bool gate_opens(const xfi_cuda_gate &gate)
 {
   if (gate.n_flags == 0) return gate.go == NULL || *gate.go != 0;
@@ -51,7 +52,7 @@ static __device__ __forceinline__ bool gate_opens(const xfi_cuda_gate &gate)
   return !__syncthreads_or((verdict & XFI_FLAG_VOID) != 0);
 }
 
-/* The last block of the launch that calls this sets the flags. */
+/* Ends a block's work. The last block of the launch that calls it sets the flags. */
 static __device__ __forceinline__ void gate_ends(const xfi_cuda_gate &gate, bool opened)
 {
   if (gate.n_flags == 0) return;

@@ -21,7 +21,8 @@ static xfer_status launch(void (*kernel)(Parameters...), unsigned n_blocks, unsi
   return xfi_cuda_check(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 
-/* Blocks for n_tiles, so many to a block at a time: none without work, at most `most`. */
+/* How many blocks n_tiles take, of which a block does per_block at a time. At most `most`; none if
+ * there is no tile. */
 static inline unsigned blocks_for(int64_t n_tiles, int64_t per_block, int64_t most)
 {
   const int64_t useful = (n_tiles + per_block - 1) / per_block;

@@ -1,8 +1,8 @@
 /*
  * Lines of short runs, which are adjacent on one side. A warp makes an image of a part of a line in
- * shared memory, so that this side, perhaps a peer's memory, is written or read in whole words of
- * 16 bytes. The other side is accessed in words that divide the runs, each by an Op as in
- * words.cuh.
+ * shared memory, so that this side, which may be a peer's memory, is written or read in whole words
+ * of 16 bytes. The other side is accessed in words of which a run has a whole number, each by an Op
+ * (words.cuh).
  */
 #ifndef XFI_CUDA_LINES_CUH
 #define XFI_CUDA_LINES_CUH
@@ -11,14 +11,14 @@
 
 static constexpr uint32_t IMAGE_BYTES = 2048; /* of a warp */
 
-/* Runs of a line. */
+/* A line, or a part of one. */
 struct line {
   const char *src;
   char *dst;
   uint32_t n_runs;
 };
 
-/* call(line) for the lines of a tile, or the part of one. */
+/* Calls call(line) for each line of a tile, or for the part of one that the tile is. */
 template <typename Do>
 static __device__ __forceinline__ void each_line(const xfi_cuda_piece &piece, int64_t index,
                                                  Do call)
@@ -42,7 +42,7 @@ static __device__ __forceinline__ void each_line(const xfi_cuda_piece &piece, in
   }
 }
 
-/* Copies at most IMAGE_BYTES between memory and an image, which have the same offset modulo 16. */
+/* Copies at most IMAGE_BYTES between memory and an image, whose addresses are equal modulo 16. */
 static __device__ __forceinline__ void copy_whole(char *dst, const char *src, uint32_t n_bytes)
 {
   constexpr int WORDS = IMAGE_BYTES / (32 * 16);
@@ -66,8 +66,8 @@ static __device__ __forceinline__ void copy_whole(char *dst, const char *src, ui
   }
 }
 
-/* The addresses of a line's words whose runs are `stride` bytes apart: a lane's first one from word
- * `first` on, and each 32nd after it. */
+/* The addresses of a lane's words of a line whose runs are `stride` bytes apart: its own one of the
+ * 32 words from `first` on, and each 32nd word after that. */
 template <uint32_t word_bytes> struct word_walk {
   __device__ __forceinline__ word_walk(const xfi_cuda_piece &piece, int64_t stride, uint32_t first)
       : run(piece.lines.run_words), gap(stride - (int64_t)(run * word_bytes))
@@ -102,7 +102,7 @@ template <uint32_t word_bytes> struct word_walk {
   int64_t at;
 };
 
-/* Copy n words of the line, from word `first` on, to their image. */
+/* Copies n words of the line, from word `first` on, to their image. */
 template <typename Op>
 static __device__ __forceinline__ void gather(const Op &op, char *image,
                                               const xfi_cuda_piece &piece, const char *src,
@@ -127,7 +127,7 @@ static __device__ __forceinline__ void gather(const Op &op, char *image,
   }
 }
 
-/* Likewise from their image. */
+/* Copies them from their image. */
 template <typename Op>
 static __device__ __forceinline__ void scatter(const Op &op, const xfi_cuda_piece &piece, char *dst,
                                                const char *image, uint32_t first, uint32_t n)
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void scatter(const Op &op, const xfi_cuda_piec
     op.store(dst + walk.next(), op.load(image + i * Op::SRC_BYTES, {}));
 }
 
-/* Either side of the line is dense. */
+/* Copies a line by its image, which lies in memory as the side whose runs are adjacent. */
 template <typename Op, bool dst_is_dense>
 static __device__ __forceinline__ void copy_by_image(const Op &op, const xfi_cuda_piece &piece,
                                                      const line &of, char *image)

@@ -1,4 +1,4 @@
-/* The numbers in words, numbers as f32, and conversions of one. */
+/* Numbers: how words hold them, as f32, and what conversions make of one. */
 #ifndef XFI_CUDA_NUMBERS_CUH
 #define XFI_CUDA_NUMBERS_CUH
 
@@ -9,7 +9,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
-/* Of an xfer_dtype. */
+/* The size of an element of an xfer_dtype. */
 static constexpr __host__ __device__ int bytes_of(int type)
 {
   return type == XFER_F32 ? 4 : type == XFER_BF16 || type == XFER_F16 ? 2 : 1;

@@ -1,9 +1,9 @@
 /*
- * Runs at odd addresses. One side, perhaps a peer's memory, is written or read in words of 16
+ * Runs at odd addresses. One side, which may be a peer's memory, is written or read in words of 16
  * bytes, since accesses of less than 32 bytes reach only 0.2 to 0.4 of the link. Long runs are
- * copied one by one (skewed.cuh). Short ones are copied in lines of runs that are adjacent on one
- * side. If that side is dst and they are no shorter than a word, a word is assembled from two of
- * src, or from four if a run ends in it; else by lines.cuh.
+ * copied one by one (skewed.cuh). Short runs are copied in lines, in which they are adjacent on one
+ * side. If that side is dst and no run is shorter than a word, each word is assembled from two of
+ * src, or from four if a run ends in it; all other lines go by an image (lines.cuh).
  */
 #include "lines.cuh"
 #include "skewed.cuh"
@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t WORD = 16;
 constexpr uintptr_t OF_WORD = ~(uintptr_t)(WORD - 1);
 
-/* 16 bytes at any address, of the two words that hold the first and the last of them. */
+/* 16 bytes at any address, by the two words that hold the first and the last of them. */
 struct any_bytes {
   word<WORD> low;
   word<WORD> high;
@@ -31,8 +31,9 @@ struct any_bytes {
   }
 };
 
-/* The first and the last words of the line are copied byte by byte, so that no word is read that
- * has nothing of src; a word that begins before src lies in the same allocation. */
+/* What precedes the first whole word of dst, and the last 32 to 47 bytes, are copied byte by byte.
+ * So no word of src is read that lies beyond the line; one that begins before the line lies in the
+ * same allocation. */
 __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const line &of)
 {
   const uint32_t lane = threadIdx.x & 31;
@@ -60,7 +61,7 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
   for (uint32_t i = lane; i < n_words; i += 32) {
     const char *const from = src + row * stride;
     const uint32_t at = min(col, run - WORD);
-    const uint32_t skip = col - at; /* how far the word reaches into the next run */
+    const uint32_t skip = col - at; /* how many bytes of the word are the next run's */
     const any_bytes bytes(from + at);
     const any_bytes next(skip > 0 ? from + stride : from + at);
 
@@ -74,7 +75,7 @@ __device__ __forceinline__ void copy_together(const xfi_cuda_piece &piece, const
   }
 }
 
-/* Words are not converted. */
+/* An Op whose words stay as they are. */
 template <int n_bytes> struct same_words {
   using loaded = word<n_bytes>;
   static constexpr int SRC_BYTES = n_bytes;
@@ -93,7 +94,7 @@ template <int n_bytes> struct same_words {
   }
 };
 
-/* Words of 16 elements of a byte. */
+/* Words of 16 elements, which are bytes. */
 struct bytes {
   static constexpr int N = WORD;
   static constexpr int FROM_BYTES = 1;
@@ -110,7 +111,7 @@ struct bytes {
   }
 };
 
-/* Each has kernels of its own, since a common one would run out of registers. */
+/* Each kind has kernels of its own, since one kernel for all would run out of registers. */
 struct together : by_warps {
   static constexpr const char *NAME = "copy kernel of adjacent runs";
 

@@ -1,19 +1,19 @@
-/* Runs that begin anywhere in words: each word of dst is assembled from two of src. */
+/* Runs that begin anywhere in words. Each word of dst is assembled from two of src. */
 #ifndef XFI_CUDA_SKEWED_CUH
 #define XFI_CUDA_SKEWED_CUH
 
 #include "words.cuh"
 
-/* The number of elements before `to` in its word. */
+/* How many elements precede `to` in its word. */
 template <int word_bytes, int elem_bytes>
 static __device__ __forceinline__ int skew_of(const char *to)
 {
   return (int)((uint32_t)(uintptr_t)to % word_bytes) / elem_bytes;
 }
 
-/* Store the bytes `first` to `end` of some lanes' words, which begin at `to`; end <= first: none.
- * Each byte is stored by another lane, so that they cross a link as one access, which matters
- * there. All lanes call it at once. */
+/* Stores bytes `first` to `end` of each lane's word, which begins at `to`; a lane whose `end` is
+ * not above `first` has none. Each byte of a word is stored by another lane, so that they cross a
+ * link as one access. All lanes call it together. */
 template <int n_bytes>
 static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes> &w, int first,
                                                    int end)
@@ -48,9 +48,9 @@ static __device__ __forceinline__ void store_parts(char *to, const word<n_bytes>
   }
 }
 
-/* The elements of the piece's last run in its last word of src, if it does not fill that. They are
- * copied one by one, so that nothing is read beyond them, where the allocation may end. No other
- * run ends in that word. */
+/* The elements that the piece's last run has in its last word of src, unless it fills that word.
+ * They are copied one by one, so that nothing is read beyond them, where the allocation may end. No
+ * other run ends in that word. */
 template <typename Words> struct run_tail {
   static constexpr int FROM_BYTES = Words::FROM_BYTES;
 
@@ -64,7 +64,7 @@ template <typename Words> struct run_tail {
   {
     return src_end() - elems() * FROM_BYTES;
   }
-  /* By the first n lanes. */
+  /* The first n lanes copy one element each. */
   __device__ __forceinline__ void copy(int n, const Words &words) const
   {
     const int lane = (int)threadIdx.x & 31;
@@ -89,20 +89,20 @@ private:
   }
 };
 
-/* The two words of src that hold a word of dst. */
+/* The two words of src that hold the elements of a word of dst. */
 template <int n_bytes> struct word_pair {
   word<n_bytes> low;
   word<n_bytes> high;
-  uint32_t shift; /* of the first element in both, bytes */
-  int first;      /* of the elements of the word that are the run's */
+  uint32_t shift; /* where the first element begins in the two words, in bytes */
+  int first;      /* elements first to end - 1 of the word are the run's */
   int end;
 };
 
 /*
- * An Op as in words.cuh of Words, which have N elements of FROM_BYTES that become TO_BYTES by
- * converted(word). Its words are as dst has them, from the one that holds the first element of the
- * run on. Each is made of the two words of src that hold its elements; where the run begins or ends
- * within it, parts are stored.
+ * An Op (words.cuh) for Words, which have N elements of FROM_BYTES that become TO_BYTES by
+ * converted(word). Words are counted as dst has them, from the one that holds the run's first
+ * element. Each is made of the two words of src that hold its elements; where the run begins or
+ * ends within a word, a part of it is stored.
  */
 template <typename Words> struct skewed : Words {
   using base = Words;
@@ -159,11 +159,11 @@ template <typename Words> struct skewed : Words {
 
 private:
   run_tail<Words> tail;
-  bool is_last_run; /* does the tile have the piece's? */
-  bool is_last;     /* of the piece's tiles */
-  int before;       /* elements of the run that precede the tile's, at most N */
-  int after;        /* and those from there on */
-  const char *stop; /* words of src are read up to there */
+  bool is_last_run; /* the tile has the last run of the piece */
+  bool is_last;     /* the tile is the last one of the piece */
+  int before;       /* how many elements of the run precede the tile's; at most N */
+  int after;        /* how many there are from the tile's first one on */
+  const char *stop; /* no word of src is read beyond this */
 };
 
 template <typename Words>

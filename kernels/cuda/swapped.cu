@@ -1,9 +1,9 @@
 /*
  * The tiled transpose: copies of single elements whose fastest dim differs between the sides. A
  * block moves a square tile through shared memory, so that it reads along src's fastest dim (dim 1)
- * and writes along dst's (dim 0). If elements are adjacent in rows, both use units of at least 4
- * bytes, at multiples of their size wherever rows begin, so that a warp has more bytes in flight
- * and fewer partial writes.
+ * and writes along dst's (dim 0). If elements are adjacent in rows, it reads and writes units of at
+ * least 4 bytes, aligned wherever rows begin, so that a warp has more bytes in flight and fewer
+ * partial writes.
  */
 #include "numbers.cuh"
 
@@ -13,20 +13,20 @@ constexpr int WARPS = 8;
 constexpr int LINE_BYTES = 128; /* of memory */
 constexpr int ROWS_IN_FLIGHT = 4;
 
-/* How warps walk along rows of at most SIDE elements of ELEM bytes, by units. ALIGNED: rows begin
- * at lines of memory; else a warp begins at the line before the row. */
+/* How warps go along rows of at most SIDE elements of ELEM bytes, by units. If ALIGNED, rows begin
+ * where lines of memory do; if not, a warp begins at the line in which its row begins. */
 template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
   static constexpr int ELEMS = UNIT / ELEM; /* in a unit */
   static constexpr int LINE = LINE_BYTES / UNIT < 32 ? LINE_BYTES / UNIT : 32;
   static constexpr int PASSES = (SIDE / ELEMS + (ALIGNED ? 0 : LINE) + 31) / 32;
 
-  /* Elements of a row's first unit that precede it. */
+  /* How many elements of a row's first unit precede the row. */
   static __device__ __forceinline__ int phase_of(uint32_t row)
   {
     return ALIGNED ? 0 : (int)(row % UNIT) / ELEM;
   }
 
-  /* log2 of the lanes that share a row of n elements, at most its units. */
+  /* log2 of the number of lanes that share a row of n elements; no more than it has units. */
   static __device__ __forceinline__ int lanes_log2(int n)
   {
     const int most = (n + 2 * ELEMS - 2) / ELEMS;
@@ -34,8 +34,8 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
     return most > 16 ? 5 : 32 - __clz(most - 1);
   }
 
-  /* Calls with the first element of each of this lane's units, in the row of n or before it, and
-   * the number of the pass. */
+  /* Calls `unit` for each of this lane's units of a row of n elements, with the unit's first
+   * element, which may precede the row, and the number of the pass. */
   template <typename Do>
   static __device__ __forceinline__ void along(const char *at, int n, int log2, Do unit)
   {
@@ -67,11 +67,10 @@ struct tile_place {
   uint32_t scale_strides[2];
 };
 
-/* A tile in shared memory, of elements of FROM bytes that become TO; PACKED: they follow each other
- * in rows of both sides. Rows of the tile lie along dim 1, and begin in their first unit where they
- * do in memory. A tile writes the units of dst whose first elements are its own, and reads up to
- * HALO more rows for that.
- */
+/* A tile in shared memory, of elements of FROM bytes that become TO bytes. If PACKED, they are
+ * adjacent in rows of both sides. Rows of the tile lie along dim 1, and begin at the same place of
+ * their first unit as they do in memory. A tile writes those units of dst whose first elements are
+ * its own, for which it reads up to HALO more rows. */
 template <int FROM, int TO, bool PACKED> struct swap_tile {
   static constexpr int THREADS = 32 * WARPS;
 
@@ -129,7 +128,7 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
   }
 };
 
-/* The tile of this number within its piece. */
+/* Tile `index` of a piece. */
 template <typename Tile>
 __device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
 {
@@ -163,7 +162,7 @@ __device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int6
   return p;
 }
 
-/* The units of dst of a kind of pieces, whose elements are converted between the tile and dst. */
+/* How a kind of pieces writes units of dst. Elements are converted between the tile and dst. */
 template <uint32_t KIND, int FROM, int TO, bool PACKED>
 struct swap_units : swap_tile<FROM, TO, PACKED> {
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
@@ -171,8 +170,8 @@ struct swap_units : swap_tile<FROM, TO, PACKED> {
   using tiled = swap_tile<FROM, TO, PACKED>;
   using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at;
 
-  /* A unit of a row of dst, from element i0 of it on. `column`, `scales`: of the tile, and the
-   * scale of element 0. */
+  /* Writes the unit of a row of dst that begins at the row's element i0. The row is a column of the
+   * tile, at `column`, and `scales` has the scale of element 0. */
   template <bool ALIGNED>
   static __device__ __forceinline__ void write_unit(const tile_place &p, const xfi_convert &convert,
                                                     char *row, int64_t step, int i0,

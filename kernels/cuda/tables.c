@@ -1,6 +1,7 @@
 /*
- * From copies to the tables of the CUDA kernels: the widest word that fits both sides' alignment is
- * chosen, and the work is cut into tiles of about equal size.
+ * Makes the tables of the CUDA kernels from copies. For each copy it chooses a kernel and the
+ * widest word that the alignment of both sides allows, and it cuts the work into tiles of about the
+ * same size.
  */
 #include "tables.h"
 
@@ -14,16 +15,16 @@ enum {
   WORD_BYTES_MAX = 16,
   /* Large enough to hide the search for a tile's piece behind the copying of its bytes. */
   TILE_BYTES_MAX = 16 * 1024,
-  /* One round of loads of a warp: less would leave lanes idle. */
+  /* What a warp loads in one round; smaller tiles would leave lanes idle. */
   TILE_BYTES_MIN = 2 * 1024,
   TILE_WORDS_MAX = 2048,
-  /* A line along dim 0 of at least this many words is a tile: kernels need no division within one.
-   */
+  /* A line along dim 0 of at least this many words is a tile of its own, since kernels do without
+   * divisions within one line. */
   LINE_WORDS_MIN = XFI_CUDA_WARP_WORDS,
   WARPS_PER_BLOCK = 16,
-  SWAP_EXTENT_MIN = 8, /* below, a square tile is mostly empty */
-  /* Runs at odd addresses with fewer narrow words, or fewer converted elements, are as fast word by
-   * word. */
+  SWAP_EXTENT_MIN = 8, /* with less, a square tile is mostly empty */
+  /* Runs at odd addresses that have fewer narrow words, or fewer converted elements, are as fast
+   * word by word. */
   SKEWED_WORDS_MIN = 64,
   SKEWED_ELEMS_MIN = 48,
   TOGETHER_BYTES_MAX = 2048, /* longer runs are as fast one by one */
@@ -32,7 +33,7 @@ enum {
   LINE_BYTES_MIN = 256,
   LINE_ELEMS_MAX = 96 /* longer runs of converted elements are as fast one by one */
 };
-static const int64_t RUNS_MAX = INT64_C(1) << 31; /* xfi_cuda_div's range */
+static const int64_t RUNS_MAX = INT64_C(1) << 31; /* what xfi_cuda_div can divide is below */
 
 xfi_cuda_div xfi_cuda_div_make(uint32_t d)
 {
@@ -67,7 +68,7 @@ uint32_t xfi_cuda_word_log2(uint64_t bits)
   return (uint32_t)__builtin_ctzll((unsigned long long)(bits | WORD_BYTES_MAX));
 }
 
-/* A power of two that divides the result divides the addresses of all runs of a side. */
+/* A power of two that divides the result also divides the address of each run of this side. */
 static uint64_t starts_of(const xfi_copy *c, const char *base, const int64_t *stride)
 {
   uint64_t bits = (uint64_t)(uintptr_t)base;
@@ -177,8 +178,8 @@ static xfer_status add_rows(xfi_cuda_table *table, const xfi_copy *c, uint32_t w
   return XFER_OK;
 }
 
-/* Are runs adjacent, in lines along the fastest dim of dst of at least so many bytes if there are
- * several? */
+/* Are runs adjacent on this side, in lines along the fastest dim of dst? If there are several
+ * lines, each must have at least `least_bytes`. */
 static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *stride,
                         int64_t least_bytes)
 {
@@ -188,13 +189,14 @@ static bool is_in_lines(const xfi_copy *c, int64_t run_bytes, const int64_t *str
          (last == 0 || c->extent[last] * run_bytes >= least_bytes);
 }
 
-/* In dst, where lines begin and end byte by byte? This costs more the wider words are. */
+/* Are they so in dst? Lines begin and end there byte by byte, which costs the more the wider words
+ * are, so these lines must be longer. */
 static bool is_dense(const xfi_copy *c, uint32_t word_log2)
 {
   return is_in_lines(c, c->run_bytes, c->dst_stride, 2 * LINE_BYTES_MIN << word_log2);
 }
 
-/* Are runs short, and adjacent in lines on either side? */
+/* Are runs short, and adjacent in lines on one of the sides? */
 static bool has_lines(const xfi_copy *c, uint32_t word_log2)
 {
   const bool dense = is_dense(c, word_log2);
@@ -254,8 +256,8 @@ static xfer_status add_skewed(xfi_cuda_table *table, const xfi_copy *c, int64_t 
   return XFER_OK;
 }
 
-/* Does only the last run end in its last word of src? That word is not read whole, since it may
- * reach beyond the allocation; runs of a source that overlaps itself may end there too. */
+/* Is the last run the only one that ends in its last word of src? That word may reach beyond the
+ * allocation, so it is not read as a whole. Where runs overlap in src, others may end in it too. */
 static bool ends_apart(const xfi_copy *c)
 {
   for (int64_t d = 0; d < c->n_dims; d++)
@@ -263,7 +265,7 @@ static bool ends_apart(const xfi_copy *c)
   return true;
 }
 
-/* Runs that words of 16 bytes do not fit. */
+/* Adds a copy whose runs do not begin and end at multiples of 16 bytes. */
 static xfer_status add_narrow(xfi_cuda_tables *tables, const xfi_copy *c, uint32_t word_log2,
                               int64_t tile_bytes)
 {
@@ -281,7 +283,7 @@ static bool is_pair(const xfi_convert *v)
   return !xfi_convert_has_scales(v) && v->op != XFI_CONVERT_TO_SCALE && v->to != XFER_F8E8M0;
 }
 
-/* A piece in words of `n_elems` elements. */
+/* The kind of a piece whose words have `n_elems` elements. */
 static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
 {
   const uint32_t from = xfi_convert_type(v->from);
@@ -295,9 +297,10 @@ static uint32_t kind_of(const xfi_convert *v, int64_t n_elems)
   return XFI_CUDA_CONVERT + 5 * from + xfi_convert_type(v->to);
 }
 
-/* For converted elements: a word has as many as have 16 bytes in the larger type. If that would
- * misalign some of them, runs use the words of dst, or elements go one by one. An amax is not
- * stored at the element's place. */
+/* Adds runs of converted elements. A word has as many of them as take 16 bytes in the larger type.
+ * Where such words would not be aligned, runs go by the words of dst, wherever they begin in these,
+ * or by single elements. What finds amaxes stores nothing at the elements' places, so only its
+ * source counts. */
 static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_t tile_bytes)
 {
   const xfi_convert *v = c->convert;
@@ -331,8 +334,8 @@ static xfer_status add_elements(xfi_cuda_table *table, const xfi_copy *c, int64_
   return XFER_OK;
 }
 
-/* The dim along which src is fastest, if runs are one element of `dst_bytes` and it is not dst's
- * fastest, and a tile pays; else -1. */
+/* The dim along which src is fastest, if runs are single elements of `dst_bytes`, dst is fastest
+ * along another dim, and both are long enough for tiles; else -1. */
 static int64_t swapped_dim(const xfi_copy *c, int64_t dst_bytes)
 {
   int64_t last = c->n_dims - 1;
@@ -347,13 +350,13 @@ static int64_t swapped_dim(const xfi_copy *c, int64_t dst_bytes)
   return fast;
 }
 
-/* Do elements follow each other in rows of both sides? */
+/* Are elements adjacent along the fastest dim of each side? */
 static bool is_packed(const xfi_copy *c, int64_t fast, int64_t src_bytes)
 {
   return c->src_stride[fast] == src_bytes && c->dst_stride[c->n_dims - 1] == c->run_bytes;
 }
 
-/* Pieces whose runs are one element. The kind is log2 of its bytes if it is not converted. */
+/* Adds a transpose of elements of 1 << src_log2 bytes, or of converted ones. */
 static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t src_log2,
                                int64_t fast)
 {
@@ -413,7 +416,7 @@ static xfer_status add_copy(xfi_cuda_tables *tables, const xfi_copy *c, int64_t 
   return add_rows(&tables->at[XFI_CUDA_ROWS], c, word_log2, tile_bytes);
 }
 
-/* Tiles of a small batch are smaller, so that every warp of the launch has one. */
+/* Tiles of a small batch are smaller, so that each warp of the launch has one. */
 static int64_t tile_bytes_for(const xfi_copy *copies, size_t n_copies, int n_blocks)
 {
   int64_t n_bytes = 0;
@@ -433,7 +436,7 @@ xfer_status xfi_cuda_tables_make(xfi_cuda_tables *tables, const xfi_copy *copies
   xfi_cuda_tables made = {0};
   int64_t tile_bytes = tile_bytes_for(copies, n_copies, n_blocks);
 
-  /* A batch's copies tend to be alike, and growing large tables costs page faults. */
+  /* The copies of a batch tend to be alike, and letting a large table grow costs page faults. */
   if (n_copies > 0) XFI_TRY_DONE(make_room(table_of(&made, copies), n_copies));
   for (size_t i = 0; i < n_copies; i++) {
     xfi_copy c = copies[i];

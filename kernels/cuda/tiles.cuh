@@ -1,4 +1,4 @@
-/* Shared by the kernels: the walk over the tiles of a table, division, and word access. */
+/* What the kernels share: the walk over the tiles of a table, division, and access to words. */
 #ifndef XFI_CUDA_TILES_CUH
 #define XFI_CUDA_TILES_CUH
 
@@ -35,7 +35,7 @@ static __device__ __forceinline__ int64_t piece_of(const int64_t *__restrict__ f
   return lo;
 }
 
-/* Where a run begins, and its scale. */
+/* Where a run begins on both sides, from where the piece does, and the index of its scale. */
 struct run_at {
   int64_t src;
   int64_t dst;
@@ -93,7 +93,8 @@ using held = std::conditional_t<
     n_bytes <= 2, std::conditional_t<n_bytes == 1, uint8_t, uint16_t>,
     std::conditional_t<n_bytes == 4, uint32_t, std::conditional_t<n_bytes == 8, uint2, uint4>>>;
 
-/* No cache hints: evict-first made rows of 64 bytes 7 % slower and all others 1 %. */
+/* There are no cache hints, since evict-first made rows of 64 bytes 7 % slower and all others 1 %.
+ */
 template <int n_bytes> static __device__ __forceinline__ word<n_bytes> load_word(const char *from)
 {
   const auto v = *reinterpret_cast<const held<n_bytes> *>(from);
@@ -112,7 +113,7 @@ static __device__ __forceinline__ void store_word(char *to, const word<n_bytes> 
   *reinterpret_cast<held<n_bytes> *>(to) = v;
 }
 
-/* Calls with the bytes of a word, 1 << word_log2, as a constant. */
+/* Calls `call` with the size of a word, 1 << word_log2 bytes, as a constant. */
 template <typename Do> static __device__ __forceinline__ void by_word(uint32_t word_log2, Do call)
 {
   switch (word_log2) {
@@ -134,7 +135,7 @@ template <typename Do> static __device__ __forceinline__ void by_word(uint32_t w
   }
 }
 
-/* The word of 8 or 16 bytes that begins `shift` bytes into the first of two adjacent words; `shift`
+/* The word that begins `shift` bytes into the first of two adjacent words of 8 or 16 bytes. `shift`
  * is less than a word. */
 template <int n_bytes>
 static __device__ __forceinline__ word<n_bytes> bytes_at(const word<n_bytes> &low,
@@ -166,8 +167,8 @@ static __device__ __forceinline__ word<n_bytes> bytes_at(const word<n_bytes> &lo
 
 static constexpr int BLOCK_THREADS = 512; /* of the blocks that jobs count */
 
-/* call(piece, number of the tile within it) by each walker in turn: the warps of all blocks, or the
- * blocks. */
+/* Shares the tiles out among the walkers, which are the warps of all blocks or the blocks. Each
+ * calls call(piece, number of the tile within the piece) for its own. */
 template <int threads, int walkers, typename Do>
 static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restrict__ pieces,
                                                  const int64_t *__restrict__ first_tile,
@@ -184,13 +185,15 @@ static __device__ __forceinline__ void each_tile(const xfi_cuda_piece *__restric
 }
 
 /*
- * What moves tiles of a kind, by a table in memory or by one that is a parameter, is a Kind:
+ * A Kind moves the tiles of one kind of pieces. A kernel is made of it for tables in memory and, if
+ * it takes them, one for small tables that are parameters:
  *
- *   NAME                 of its kernels, in texts
- *   THREADS, BLOCKS      of a block, and so many of these to a multiprocessor at least
- *   WALKERS              of a block, as above
- *   SMALL_TABLES         are small tables passed as parameters?
- *   (piece, index)       moves it, called by one of them
+ *   NAME              what errors call its kernels
+ *   THREADS           of a block
+ *   BLOCKS            how many blocks a multiprocessor must have room for
+ *   WALKERS           how many walkers a block has, as above
+ *   SMALL_TABLES      does it take small tables?
+ *   (piece, index)    moves a tile; called by a walker
  */
 struct by_warps {
   static constexpr int THREADS = BLOCK_THREADS;

@@ -1,19 +1,19 @@
 /*
- * The walk of the kernels that copy runs, from tiles to words. Warps walk over tiles independently,
- * without barriers or shared memory. A tile is a part of one long run, or several whole short runs;
- * in both cases adjacent lanes access adjacent words.
+ * How the kernels that copy runs go through the words of a tile. Each warp takes its tiles on its
+ * own, without barriers or shared memory. A tile is a part of one long run, or several whole short
+ * runs; in both cases adjacent lanes access adjacent words.
  *
  * An Op does the work of one word:
  *
- *   Op(piece, tile)                     of one tile
- *   loaded                              what a lane holds of a word between load() and store()
- *   IN_FLIGHT                           words that it loads before it stores the first
- *   SRC_BYTES, DST_BYTES                of a word
- *   load(from, at)                      `at`: which word it is
- *   store(to, word)
- *   end()                               after the last word
+ *   Op(piece, tile)          made once for a tile
+ *   loaded                   what a lane holds of a word between load() and store()
+ *   IN_FLIGHT                how many words a lane loads before it stores the first
+ *   SRC_BYTES, DST_BYTES     the size of a word on each side
+ *   load(from, at)           loads the word at `from`; `at` says which word it is
+ *   store(to, word)          stores it
+ *   end()                    is called after the tile's last word
  *
- * All lanes call store_words() and end() at once.
+ * All lanes of a warp call store_words() and end() together.
  */
 #ifndef XFI_CUDA_WORDS_CUH
 #define XFI_CUDA_WORDS_CUH
@@ -27,21 +27,21 @@ struct word_at {
   uint32_t block; /* the index of the run's scale */
 };
 
-/* Of an Op that has nothing to do after the last word. */
+/* The base of an Op that has nothing to do after the last word. */
 struct no_end {
   __device__ __forceinline__ void end() const
   {
   }
 };
 
-/* Where a lane's next word is: src and dst of a word of a run, and whether there is one. */
+/* Where a lane's next word comes from and goes to, and whether there is such a word. */
 struct place {
   const char *from;
   word_at at;
   bool is_one;
 };
 
-/* The first n words of a lane, which go where `to` says. */
+/* Stores the first n words of a lane, each at its place in `to`. */
 template <typename Op>
 static __device__ __forceinline__ void store_words(Op &op, const typename Op::loaded *words, int n,
                                                    char *const *to)
@@ -51,8 +51,9 @@ static __device__ __forceinline__ void store_words(Op &op, const typename Op::lo
     if (u < n) op.store(to[u], words[u]);
 }
 
-/* All lanes run the loop together. Those without a word left load the last one again, so that
- * nothing branches between loads. next(i): the place of word i of the tile, called in order. */
+/* All lanes run this loop together. A lane that has no word left loads the tile's last one again,
+ * so that there is no branch between loads. next(i) is the place of word i of the tile; it is
+ * called in order of i. */
 template <typename Op, typename Next>
 static __device__ __forceinline__ void do_words(Op &op, uint32_t n_words, Next next)
 {
@@ -72,7 +73,7 @@ static __device__ __forceinline__ void do_words(Op &op, uint32_t n_words, Next n
   }
 }
 
-/* Part of one run: needs no division. */
+/* A tile that is a part of one run. It needs no division. */
 template <typename Op>
 static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
@@ -89,8 +90,8 @@ static __device__ __forceinline__ void do_part(Op &op, const xfi_cuda_piece &pie
   });
 }
 
-/* Several runs in a line along dim 0. A lane tracks its position, since a division for each word
- * costs a twentieth of the rate. */
+/* A tile of several runs that lie in one line along dim 0. A lane keeps track of its position,
+ * since a division for each word would cost a twentieth of the rate. */
 template <typename Op>
 static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
@@ -124,7 +125,7 @@ static __device__ __forceinline__ void do_line(Op &op, const xfi_cuda_piece &pie
   });
 }
 
-/* Several runs in more than one line. */
+/* A tile of several runs that lie in more than one line. */
 template <typename Op>
 static __device__ __forceinline__ void do_runs(Op &op, const xfi_cuda_piece &piece,
                                                const tile_at &tile)
@@ -162,13 +163,13 @@ static __device__ __forceinline__ void do_tile(const xfi_cuda_piece &piece, cons
 
 /* ---- kernels -------------------------------------------------------------------------------- */
 
-/* One block per multiprocessor. */
+/* Kernels of which a multiprocessor runs one block, and which take no small tables. */
 struct by_warps_alone : by_warps {
   static constexpr int BLOCKS = 1;
   static constexpr bool SMALL_TABLES = false;
 };
 
-/* A Kind of one Op: several in one kernel would run out of registers. */
+/* A Kind that has one Op. Several of them in one kernel would run out of registers. */
 template <typename Base, uint32_t KIND, typename Op> struct words_of : Base {
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {

@@ -31,7 +31,8 @@ static float float_of(uint32_t bits)
 
 /* ---- loading as f32 ----------------------------------------------------------------------- */
 
-/* Both are computed: a compiler that skips one has a branch, which is no vector's. */
+/* Both are computed, since a compiler that skipped one would need a branch, and vectors have none.
+ */
 static inline uint32_t choose(bool first, uint32_t a, uint32_t b)
 {
   return b ^ ((a ^ b) & -(uint32_t)first);
@@ -153,7 +154,7 @@ static inline float plus(float x, float value)
   return float_of(choose(x != x, bits_of(x), bits_of(x + value)));
 }
 
-/* NaNs have no sign there. */
+/* Here NaNs have no sign. */
 static inline float quantised(float x, float inverse)
 {
   const float product = x * inverse;
@@ -164,7 +165,7 @@ static inline float quantised(float x, float inverse)
 /* ---- loops -------------------------------------------------------------------------------- */
 
 #define N_AT_ONCE INT64_C(128)
-/* Into a function for a target, so that it has its vectors. */
+/* Inlined into a function for one target, so that it uses that target's vectors. */
 #define INLINED static inline __attribute__((always_inline))
 #define FOR_EACH(i, n) for (int64_t i = 0; i < (n); i++)
 
@@ -202,7 +203,7 @@ INLINED void store(char *restrict dst, const char *restrict src, int64_t n, uint
     FOR_EACH(i, n) store_f32(dst + 4 * i, load_f32(src + 4 * i));
 }
 
-/* The largest magnitude; of numbers without a sign the bits have their order. */
+/* The largest magnitude. Bits of numbers without a sign have the order of the numbers. */
 INLINED int32_t most_of(const float *x, int64_t n, int32_t most)
 {
   FOR_EACH(i, n)
@@ -268,7 +269,7 @@ INLINED int32_t most_of_all(const char *src, int64_t n, const xfi_convert *c, in
   return most_of(x, n, most);
 }
 
-/* Once for each kind of vectors. */
+/* Makes these functions once for each kind of vectors. */
 #define FOR_TARGET(name, attribute)                                                                \
   attribute static void convert_##name(char *restrict dst, const char *restrict src, int64_t n,    \
                                        const xfi_convert *c, float value)                          \

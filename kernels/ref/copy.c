@@ -110,7 +110,7 @@ static void line_of_zeros(char *dst, const char *src, int64_t n, int64_t ds, int
 
 static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert);
 
-/* Short runs side by side, since numbers are converted many at once. */
+/* Short runs are first put side by side, since many numbers are converted at once. */
 static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, int64_t ss,
                             int64_t run, const xfi_convert *convert)
 {
@@ -134,14 +134,15 @@ static void line_converting(char *dst, const char *src, int64_t n, int64_t ds, i
     xfi_ref_convert(dst + i * ds, src + i * ss, n_in_run, convert);
 }
 
-/* Stores that go past the cache: memory that is written as a whole need not be read first, which is
- * a third of the traffic. For runs of at least this: */
+/* Stores that bypass the cache: memory that is written in whole lines need not be read first, which
+ * would be a third of the traffic. They are used for runs of at least so many bytes. */
 #define MIN_PAST_CACHE 256
-#define MIN_DENSE_PAST_CACHE 64 /* where one follows the other */
+#define MIN_DENSE_PAST_CACHE 64 /* where runs are adjacent */
 
 #ifdef __SSE2__
 
-/* Lines that the run has a part of only go through it: past it they would be read all the same. */
+/* Lines of which the run has only a part go through the cache, since they have to be read anyhow.
+ */
 static void run_past_cache(char *dst, const char *src, size_t n)
 {
   const size_t word = sizeof(__m128i);
@@ -165,7 +166,7 @@ static void line_past_cache(char *dst, const char *src, int64_t n, int64_t ds, i
     run_past_cache(dst + i * ds, src + i * ss, (size_t)run);
 }
 
-/* Such stores are seen in no order with others until then. */
+/* Orders these stores before later ones, which they otherwise are not. */
 static void settle_past_cache(void)
 {
   _mm_sfence();
@@ -192,17 +193,18 @@ static line_fn *choose_line(int64_t run_bytes, const xfi_convert *convert)
 
 /* ---- transposes ---------------------------------------------------------------------------- */
 
-/* Where src is fast along one dim and dst along another, lines in either order fetch the other
- * side's memory anew for each word. So tiles are read in rows of src, turned over in buffers that
- * stay in the cache, which memory lines a power of two apart would not, and written in rows of dst:
- * not word by word, since there are few stores that can wait for memory at a time. */
+/* Where src is fastest along one dim and dst along another, a loop along either dim would fetch a
+ * line of the other side's memory for each word. So tiles are read in rows of src, transposed in
+ * buffers, and written in rows of dst. The buffers stay in the cache, where lines of memory that
+ * are a power of two apart would push each other out; and dst is not written word by word, since
+ * only a few stores can wait for memory at a time. */
 #define TILE_BYTES (1 << 14)
 #define MAX_TILED_RUN 8     /* longer ones gain little by it */
-#define MAX_TILED_STRIDE 16 /* of the fast dim: so that several words share a line of memory */
+#define MAX_TILED_STRIDE 16 /* of the fastest dim, so that several words share a line of memory */
 #define MIN_TILED_EXTENT 32
 
-/* Are n lines of memory, so far apart, more than a small cache holds? Those at the same place in
- * their pages can only be in few places of it. */
+/* Do n lines of memory that are `stride` apart take more than a small cache holds? Lines at the
+ * same place in their pages share only a few places of it. */
 static bool outgrow_cache(int64_t n, int64_t stride)
 {
   const int64_t line = 64;
@@ -364,7 +366,7 @@ static place place_at(char *base, const xfi_strided *box, const xfi_strided_dim 
   return p;
 }
 
-/* On by n runs, no further than the line's end. */
+/* Steps on by n runs, no further than the end of the line. */
 static void advance(place *p, int64_t n)
 {
   const xfi_strided_dim *dims = p->dims;
@@ -380,7 +382,7 @@ static void advance(place *p, int64_t n)
   }
 }
 
-/* How many bytes in memory serialised ones take. */
+/* How many bytes of memory correspond to n_bytes of a serialised box. */
 static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs)
 {
   if (convert == NULL) return n_bytes;
@@ -388,7 +390,7 @@ static int64_t in_memory(int64_t n_bytes, const xfi_convert *convert, bool packs
                : n_bytes / convert->src_bytes * convert->dst_bytes;
 }
 
-/* Whole runs up to the line's end, or a part of one. */
+/* Copies n_bytes, by lines of whole runs and, at both ends, by parts of a run. */
 static void carry(char *dense, place p, int64_t n_bytes, bool packs, line_fn *whole,
                   line_fn *partial)
 {
@@ -440,7 +442,6 @@ static void carry_lines(char *dense, char *const *bases, int64_t n, const xfi_st
   }
 }
 
-/* By one line after the other. */
 void xfi_ref_serialise(char *dense, char *const *bases, const xfi_strided *box,
                        const xfi_strided_dim *dims, int64_t first, int64_t n_bytes, bool packs,
                        bool past_cache)

@@ -1,4 +1,4 @@
-/* Digests in plain C: unit by unit, what of it a run does not have being zero. */
+/* Digests in plain C, unit by unit. The bytes of a unit that a run does not have count as zero. */
 #include "digest.h"
 
 #include <string.h>
@@ -22,7 +22,7 @@ static void add_unit(xfi_sum *sum, uint64_t unit, const unsigned char bytes[XFI_
   }
 }
 
-/* n_bytes at `run`, which stand at `offset` of the order. */
+/* Adds n_bytes at `run`, which begin at `offset` in the tensor's order. */
 static void add_run(xfi_sum *sum, const char *run, int64_t offset, int64_t n_bytes)
 {
   while (n_bytes > 0) {
