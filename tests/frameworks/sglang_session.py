@@ -227,7 +227,7 @@ class Client(drop_in.HttpClient):
 
     def __init__(self, rpc, tp, pp, drafts):
         super().__init__("")
-        self._rpc = rpc
+        self._rpc, self.is_paused = rpc, lambda: True
         self._said = {"tp_size": tp, "pp_size": pp, "speculative_algorithm": "EAGLE" if drafts else None}
 
     def _post(self, path, body=None):
@@ -548,6 +548,9 @@ class Tokenizer:
     async def continue_generation(self, _request):
         self.paused = False
 
+    def is_ready(self):
+        return not self.paused
+
 
 class GuideTrainer:
     """FSDP2, and the lines of the guide."""
@@ -565,7 +568,8 @@ class GuideTrainer:
 
     def update(self, version):
         fill(self.model, self.table, version)
-        sglang_guide.step(self.servers, self.trainer, version)
+        servers = [] if version == 2 else self.servers  # to pause
+        sglang_guide.step(servers, self.trainer, version)
         if self.rank == 0:
             assert (self.tokenizer.paused, self.tokenizer.version) == (False, str(version))
 

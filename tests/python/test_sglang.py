@@ -1,6 +1,8 @@
 """The pair for SGLang against a stand-in of its server's sessions. SGLang itself is in tests/frameworks."""
 
+import http.server
 import sys
+import threading
 import time
 import types
 
@@ -12,6 +14,7 @@ class SglangServer:
 
     def __init__(self, n_drafts=0):
         self.n_drafts, self.session, self.did, self.wrong, self.late_s = n_drafts, None, [], {}, 0.0
+        self.paused = True
 
     def served(self):
         from xfer.integrations import sglang
@@ -38,8 +41,16 @@ class SglangServer:
         self._does("end")
         self.session = None
 
+    def is_paused(self):
+        return self.paused
+
     def pause(self):
         self._does("pause")
+        self.paused = True
+
+    def resume(self):
+        self._does("resume")
+        self.paused = False
 
     def __str__(self):
         return "the server of a test"
@@ -118,6 +129,51 @@ def test_sglangs_session_of_a_failed_update_stays_open_and_the_next_goes_on_in_i
     server.wrong, server.did[:] = {}, []
     trainer.send_weights()
     assert server.did == ["meet target", *MOVES[1:]]
+
+
+def test_sglangs_server_that_is_not_paused_is_so_for_an_update():
+    """Between the calls of a session SGLang lets requests compute, with weights in the form that its loader wants."""
+    server = SglangServer()
+    server.paused = False
+    trainer = sglang_trainer(server)
+    trainer.send_weights()
+    assert (server.did, server.paused) == (["pause", *MEETS, *MOVES, "resume"], False)
+
+
+def test_sglangs_server_stays_paused_where_an_update_fails_and_not_where_they_do_not_meet():
+    server = SglangServer()
+    server.paused = False
+    trainer = sglang_trainer(server)
+    server.wrong = {"meet": "no"}
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.send_weights()
+    assert (server.did, server.paused) == (["pause", *MEETS, "resume"], False)
+    server.wrong, server.did[:] = {"move": "no"}, []
+    with pytest.raises(RuntimeError, match="no"):
+        trainer.send_weights()
+    assert (server.did, server.paused) == (["pause", *MEETS, *MOVES[:2], "pause"], True)
+    server.wrong, server.did[:] = {}, []
+    trainer.send_weights()
+    assert (server.did, server.paused) == (["meet target", *MOVES[1:], "resume"], False)
+
+
+@pytest.mark.parametrize(("status", "is_paused"), [(200, False), (503, True)])
+def test_sglangs_server_says_whether_it_is_paused(status, is_paused):
+    pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/ready" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert sglang.HttpClient(f"http://127.0.0.1:{server.server_port}").is_paused() == is_paused
+        server.shutdown()
 
 
 def test_sglangs_server_with_several_draft_models_has_one_refused():

@@ -100,7 +100,9 @@ class Server(Protocol):
     def update_weights(self, told: bytes, tp_size: int, selector: str, moves: bool = True) -> None: ...
     def end_weight_update(self) -> None: ...
     def set_weight_version(self, version: str) -> None: ...
+    def is_paused(self) -> bool: ...
     def pause(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class HttpClient(Routes):
@@ -155,6 +157,16 @@ class HttpClient(Routes):
         """Set the version that the server reports."""
         self._post("update_weight_version", {"new_version": version, "abort_all_requests": False})
 
+    def is_paused(self) -> bool:
+        """Return whether the server takes no requests now, which may have another reason too."""
+        try:
+            self._answer("ready", None)
+        except RuntimeError as error:
+            if "ready with 503" in str(error):
+                return True
+            raise
+        return False
+
     def pause(self, mode: str = "retract") -> None:
         """Pause generation. mode: "retract" puts requests back into the queue, "in_place" stops them where they are,
         "abort" ends them."""
@@ -176,13 +188,26 @@ class _Session:
     """
 
     def __init__(self, server: Server) -> None:
-        self.server, self.open, self._is_left = server, "", False
+        self.server, self.open, self._is_left, self._is_to_resume = server, "", False, False
         self.served = Served(0, 0)
 
     def look(self, selector: str) -> None:
         """Ask the server for its settings. Raises if it cannot be updated."""
         self.served = self.server.served()
         self._check(selector)
+
+    def pause(self) -> None:
+        """Pause the server unless it is paused: between the calls of a session it would compute with weights that its
+        kernels have not converted."""
+        if not self.server.is_paused():
+            self.server.pause()
+            self._is_to_resume = True
+
+    def resume(self) -> None:
+        """Resume the server if pause() has paused it."""
+        if self._is_to_resume:
+            self.server.resume()
+            self._is_to_resume = False
 
     def begin_to_meet(self, selector: str) -> None:
         """Begin a session in which the workers are told to meet. Any session will do for that. For a server without a
@@ -230,15 +255,16 @@ class _Session:
         self.open = ""
 
     def fail(self) -> None:
-        """Pause the server if its session stays open, since it must not serve half-updated weights."""
+        """Pause the server if its session stays open, since it must not serve half-updated weights; else resume it if
+        pause() has paused it."""
         if self.open:
             _log.error(
-                "xfer: an update failed: the session of the %s model stays open and the server is paused; resume it "
-                "after an update that succeeded",
+                "xfer: an update failed: the session of the %s model stays open, and the server paused until an update "
+                "succeeds",
                 self.open,
             )
-            with suppress(Exception):
-                self.server.pause()
+        with suppress(Exception):
+            self.server.pause() if self.open else self.resume()
 
 
 class Trainer:
@@ -277,6 +303,8 @@ class Trainer:
             raise RuntimeError("xfer: this trainer was shut down: make another one")
         selector = "draft" if draft else "target"
         try:
+            for session in self._sessions:
+                session.pause()
             if not self._side.has_met:
                 self._meet(selector)
             self._version += 1
@@ -295,6 +323,7 @@ class Trainer:
         if weight_version is not None:
             for session in self._sessions:
                 session.server.set_weight_version(weight_version)
+        _each(self._sessions, _Session.resume)
 
     def _meet(self, selector: str) -> None:
         """Meet the workers, before anything is done to their weights. Collective."""
