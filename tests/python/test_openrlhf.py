@@ -159,7 +159,7 @@ def test_the_workers_of_all_engines_get_what_deepspeed_holds(stage):
 
 def test_an_update_that_fails_is_told_to_all_and_the_next_one_works():
     with job(3) as pair:
-        pair.init(timeout_s=30.0)
+        pair.init()
         pair.worker_does(1, "misbehave", False, 0.0, True)
         pair.fails(["no update now", "rank 0 has left"])
         pair.worker_does(1, "misbehave")
@@ -168,7 +168,7 @@ def test_an_update_that_fails_is_told_to_all_and_the_next_one_works():
 
 def test_a_meeting_that_fails_is_told_to_all_and_the_next_one_works():
     with job(2) as pair:
-        pair.init(timeout_s=30.0)
+        pair.init()
         pair.worker_does(1, "leave_out", "init_weight_transfer_engine")
         pair.fails(["no init_weight_transfer_engine now"])
         pair.update(3)
@@ -176,7 +176,7 @@ def test_a_meeting_that_fails_is_told_to_all_and_the_next_one_works():
 
 def test_a_call_that_does_not_reach_its_engine_leaves_none_in_an_update():
     with job(2) as pair:
-        pair.init(timeout_s=15.0)
+        pair.init(timeout_s=30.0)
         pair.worker_does(1, "leave_out", "update_weights")
         pair.fails(["no update_weights now", "rank 0 has left", "did not come"])
         pair.update(3)

@@ -288,7 +288,7 @@ def test_experts_that_were_moved_are_followed(experts):
 def test_all_say_who_it_was_and_the_next_update_works(failure):
     with job(2, 2) as pair:
         pair.mistake = "model.norm.weight", (32,), (40,)
-        pair.init(timeout_s=20.0 if "late" in failure.__name__ else 60.0)
+        pair.init(timeout_s=30.0 if "late" in failure.__name__ else 60.0)
         vllm_job.goes_wrong(pair, failure)
 
 
