@@ -2,29 +2,33 @@
 
     ask_transformers.py --ck FOLDER --out FOLDER FAMILY:LAYOUT...     LAYOUT: tp2
 
-One process a rank over gloo on the CPU, each with from_pretrained(tp_plan="auto"); nothing of transformers is touched.
+One forked child a rank, over gloo on the CPU, each with from_pretrained(tp_plan="auto"); nothing of transformers is touched.
 """
 import argparse
+import functools
 import json
 import os
 import socket
-import subprocess
-import sys
+
+for key, value in {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}.items():
+    os.environ[key] = value
 
 import numpy as np
+import torch
+import transformers
 
 import codes
 import families
 import variants
+from engine import in_children
 
 
-def one_rank(folder, out):
+def one_rank(rank, folder, out):
     """In a process of its own, told by its environment which rank it is."""
-    import torch
-    import transformers
-    kind = type(transformers.AutoConfig.from_pretrained(folder))
-    text, sees = transformers.AutoModelForCausalLM, transformers.AutoModelForImageTextToText
-    model = (text if kind in text._model_mapping else sees).from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        make = getattr(transformers, json.load(file)["architectures"][0])
+    model = make.from_pretrained(folder, tp_plan="auto", dtype=torch.float32)
     held, seen = {}, {}
     for name, t in model.state_dict().items():
         if any(word in name for word in variants.OTHERS):
@@ -40,14 +44,11 @@ def ask(family, tp, folder, table, out):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = dict(os.environ, WORLD_SIZE=str(tp), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
+    os.environ.update(WORLD_SIZE=str(tp), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     paths = [os.path.join(out, f"{family}.{rank}.npy") for rank in range(tp)]
-    ranks = [subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--rank", folder, path],
-                              env=dict(env, RANK=str(rank), LOCAL_RANK=str(rank)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-             for rank, path in enumerate(paths)]
-    errors = [rank.communicate()[1] for rank in ranks]
-    if any(rank.returncode != 0 for rank in ranks):
-        return [{"error": error.strip().split("\n")[-1]} for error in errors]
+    errors = in_children([functools.partial(one_rank, rank, folder, path) for rank, path in enumerate(paths)])
+    if any(errors):
+        return [{"error": error["error"] if error else "another rank fails"} for error in errors]
     names, bases = list(table), families.bases(table)
     held = [np.load(path, allow_pickle=True).item() for path in paths]
     for path in paths:
@@ -59,15 +60,10 @@ def ask(family, tp, folder, table, out):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ck")
-    parser.add_argument("--out")
-    parser.add_argument("--rank", nargs=2)
-    parser.add_argument("jobs", nargs="*")
+    parser.add_argument("--ck", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("jobs", nargs="+")
     options = parser.parse_args()
-    if options.rank:
-        one_rank(*options.rank)
-        return
-    import importlib.metadata
     os.makedirs(options.out, exist_ok=True)
     for job in options.jobs:
         family, _, layout = job.partition(":")
@@ -75,7 +71,7 @@ def main():
         _, table = families.FAMILIES[family]()
         ranks = ask(family, int(layout.removeprefix("tp")), folder, table, options.out)
         codes.save(os.path.join(options.out, f"hf.{family}.{layout}.json.gz"), {
-            "framework": "hf", "version": importlib.metadata.version("transformers"), "family": family, "layout": layout, "spec": f"hf:{layout}",
+            "framework": "hf", "version": transformers.__version__, "family": family, "layout": layout, "spec": f"hf:{layout}",
             "hf": [[name, list(shape)] for name, shape in table.items()], "ranks": ranks})
         print(job, [len(rank.get("params", ())) for rank in ranks], json.dumps(next((r["error"] for r in ranks if "error" in r), "")), flush=True)
 

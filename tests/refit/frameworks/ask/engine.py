@@ -112,22 +112,33 @@ def leave_out_towers(package, towers):
         setattr(importlib.import_module(package + towers[0]), name, Tower)
 
 
+def in_children(jobs):
+    """The results of all jobs, each done in a forked child of its own, at the same time."""
+    started = []
+    for job in jobs:
+        r, w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(r)
+            try:
+                result = job()
+            except BaseException as e:
+                text = traceback.format_exc()
+                result = {"error": f"{type(e).__name__}: {e}"[:1500], "trace": text[-3000:]}
+            with os.fdopen(w, "w") as f:
+                json.dump(result, f)
+            os._exit(0)
+        os.close(w)
+        started.append((pid, r))
+    results = []
+    for pid, r in started:
+        with os.fdopen(r) as f:
+            text = f.read()
+        os.waitpid(pid, 0)
+        results.append(json.loads(text) if text else {"error": "the child died"})
+    return results
+
+
 def in_child(job):
     """The result of job(), done in a forked child."""
-    r, w = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(r)
-        try:
-            result = job()
-        except BaseException as e:
-            text = traceback.format_exc()
-            result = {"error": f"{type(e).__name__}: {e}"[:1500], "trace": text[-3000:]}
-        with os.fdopen(w, "w") as f:
-            json.dump(result, f)
-        os._exit(0)
-    os.close(w)
-    with os.fdopen(r) as f:
-        text = f.read()
-    os.waitpid(pid, 0)
-    return json.loads(text) if text else {"error": "the child died"}
+    return in_children([job])[0]
