@@ -333,12 +333,12 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
   if (rule->last_name != NULL && placing->side->pp > 1)
     XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
   if (rule->made != NULL) XFI_TRY(make_name(&slot->made, placing, entry, rule->made));
+  slot->fusing.groups = ruling->is[XFI_GROUPS];
   if (strstr(rule->local, "{name}") != NULL) {
     XFI_TRY(as_checkpoint(slot, placing, entry));
   } else {
     slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
     slot->whole = slot->whole || entry->scales == XFI_SCALES_OF_WEIGHTS;
-    slot->fusing.groups = ruling->is[XFI_GROUPS];
     XFI_TRY(add_parts(slot, placing, entry, ruling));
     XFI_TRY(shape_slot(slot, placing, entry, ruling));
   }

@@ -8,10 +8,6 @@
 
 #include "refit_sides.h"
 
-#define PHI3                                                                                       \
-  REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"phi3\",\"intermediate_size\":32",              \
-              REFIT_P("self_attn.qkv_proj.weight", "[32,16]"))
-
 static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
 {
   static const struct {
@@ -79,8 +75,7 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                        "self_attn.k_proj.weight", "[12,48]") "," REFIT_P("self_attn.v_proj.weight",
                                                                          "[12,48]")),
        "megatron:tp8", "vllm:", "12 heads in 3 groups do not divide by tp 8"},
-      {PHI3, "hf:tp2", "vllm:", "transformers cuts what lies in one tensor as one"},
-      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"qwen2_moe\"", REFIT_ATTENTION), "full",
+      {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"sdar\"", REFIT_ATTENTION), "full",
        "hf:tp2", "cuts other tensors of this family than these rules do"},
       {REFIT_TABLE(REFIT_DENSE_CONFIG ",\"model_type\":\"nemotron\"", REFIT_ATTENTION), "hf:tp2",
        "vllm:", "transformers has no plan of tensor parallelism for this family"},
