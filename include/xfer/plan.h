@@ -177,7 +177,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const 
  *                         unchanged here: each element lies at the same place on both sides and
  *                         comes from this rank. If it does not, the text says why. A run zeroes the
  *                         padding, which both sides then have at the same places.
- * @retval XFER_ERR_UNSUPPORTED  The comm has no way to move data between two ranks.
+ * @retval XFER_ERR_UNSUPPORTED  The comm has no way to move data between two ranks; or a GPU must
+ *                         convert elements that do not lie at multiples of their size.
  * @retval XFER_ERR_MISMATCH  Ranks commit different plans.
  * @retval XFER_ERR_NOMEM  Out of memory. If the others return XFER_ERR_COMM, the comm is broken.
  */

@@ -257,8 +257,30 @@ xfer_status xfi_plan_bind_exchange(xfer_plan *plan, const xfer_view *sends, cons
   return XFER_OK;
 }
 
-/* Does the view end within the address space? One at the address of a failed mapping does not. */
-static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
+/* GPUs load and store whole elements where they convert them. */
+static xfer_status check_aligned(const xfer_plan *plan, size_t t, xfi_side side, int64_t piece)
+{
+  const xfi_class *cls = xfi_moves_class(plan->moves, t);
+  const xfi_bound *b = xfi_side_bound(plan->memory.bindings[t], side);
+  const int elem_bytes = xfi_side_layout(cls, side)->elem_bytes;
+  uintptr_t at = (uintptr_t)xfi_bound_piece(b, piece);
+  int64_t shape[XFER_MAX_DIMS];
+
+  if (cls->conversion.kind == XFER_CONVERSION_NONE || plan->device->ops->is_synchronous)
+    return XFER_OK;
+  xfi_bound_shape(shape, b, piece);
+  for (int d = 0; d < b->n_dims; d++)
+    if (shape[d] > 1) at |= (uintptr_t)xfi_bound_strides(b, piece)[d];
+  XFI_CHECK(at % (uintptr_t)elem_bytes == 0, XFER_ERR_UNSUPPORTED,
+            "tensor \"%.100s\", %s view: a GPU converts elements only where addresses and strides "
+            "are multiples of their size, %d bytes",
+            plan->moves->tensors[t].name, xfi_side_name(side), elem_bytes);
+  return XFER_OK;
+}
+
+/* Does the view end within the address space, and may its elements lie where they do? A view at the
+ * address of a failed mapping does not end there. */
+static xfer_status check_place(const xfer_plan *plan, size_t t, xfi_side side)
 {
   const xfi_class *cls = xfi_moves_class(plan->moves, t);
   const xfi_bound *b = xfi_side_bound(plan->memory.bindings[t], side);
@@ -271,6 +293,7 @@ static xfer_status check_reach(const xfer_plan *plan, size_t t, xfi_side side)
               "tensor \"%.100s\", %s view: %zu bytes from %p are wanted; no address space is as "
               "large",
               plan->moves->tensors[t].name, xfi_side_name(side), reach, (const void *)at);
+    XFI_TRY(check_aligned(plan, t, side, p));
   }
   return XFER_OK;
 }
@@ -282,7 +305,7 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, xfi_side side)
   const xfi_binding *b = plan->memory.bindings[t];
   int64_t shape[XFER_MAX_DIMS];
 
-  if (b != NULL && xfi_side_bound(b, side)->is_set) return check_reach(plan, t, side);
+  if (b != NULL && xfi_side_bound(b, side)->is_set) return check_place(plan, t, side);
   if (!part_shape(shape, &s)) return XFER_OK;
   if (b != NULL && b->bad != NULL) {
     xfi_set_error("%s", b->bad->why);

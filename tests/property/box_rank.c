@@ -138,6 +138,12 @@ static int64_t box_elems(const int64_t *shape, int n)
   return all;
 }
 
+/* Where a box may begin from `at` on: GPUs want what they convert at multiples of its size. */
+static int64_t placed_from(int64_t at, const problem_tensor *tensor, int64_t elem)
+{
+  return tensor->change == NO_CHANGE ? at : (at + elem - 1) / elem * elem;
+}
+
 /* Each element of one box at its place from `base` on. */
 static void lay_box(int64_t *offset, int64_t base, const int64_t *strides, const int64_t *shape,
                     int n)
@@ -170,7 +176,7 @@ static void place(rank_state *k, int t, int s)
   if (v->held.n == 0) return;
   v->is_set = true;
   v->offset = orc_alloc(&k->arena, (size_t)v->held.n * sizeof *v->offset);
-  k->size[s] += rng_below(&k->r, 40);
+  k->size[s] = placed_from(k->size[s] + rng_below(&k->r, 40), tensor, elem);
   if (dense) {
     v->view = xfer_view_dense((void *)(uintptr_t)k->size[s]);
     for (; e < v->held.n; e++)
@@ -186,7 +192,7 @@ static void place(rank_state *k, int t, int s)
     int64_t extent = box_elems(shape, n) * elem;
     dense_strides(strides + b * n, shape, n, elem);
     if (!plain) extent = random_strides(&k->r, strides + b * n, shape, n, elem);
-    k->size[s] += rng_below(&k->r, 20);
+    k->size[s] = placed_from(k->size[s] + rng_below(&k->r, 20), tensor, elem);
     bases[b] = (void *)(uintptr_t)k->size[s];
     lay_box(v->offset + e, k->size[s], strides + b * n, shape, n);
     e += box_elems(shape, n);

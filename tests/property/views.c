@@ -8,12 +8,20 @@ typedef struct cursor {
   rng *r;
   int64_t end;
   bool plain;
+  bool aligned; /* elements lie at multiples of their size, as GPUs want of those they convert */
 } cursor;
+
+static int64_t rounded(int64_t n, int64_t elem)
+{
+  return (n + elem - 1) / elem * elem;
+}
 
 static int64_t random_gap(cursor *c, int64_t elem)
 {
+  int64_t gap;
   if (c->plain || !rng_percent(c->r, 30)) return 0;
-  return rng_percent(c->r, 80) ? elem * rng_below(c->r, 4) : rng_below(c->r, 2 * elem + 3);
+  gap = rng_percent(c->r, 80) ? elem * rng_below(c->r, 4) : rng_below(c->r, 2 * elem + 3);
+  return c->aligned ? rounded(gap, elem) : gap;
 }
 
 /* Strides for a block of shape n: from the fastest dim to the slowest, each past the end of the
@@ -37,7 +45,7 @@ static int64_t random_strides(cursor *c, int64_t *strides, const int64_t *n, int
 static int64_t next_base(cursor *c, int64_t elem, int64_t extent)
 {
   c->end += c->plain ? 0 : rng_below(c->r, 40);
-  if (c->plain || rng_percent(c->r, 75)) c->end = (c->end + elem - 1) / elem * elem;
+  if (c->plain || rng_percent(c->r, 75) || c->aligned) c->end = rounded(c->end, elem);
   c->end += extent;
   return c->end - extent;
 }
@@ -130,7 +138,7 @@ static void place_pair(cursor *c, placed *a, placed *b, fusion how, int dim, orc
 int64_t views_place(placed *out, const problem *p, int side, const orc_part *parts, const bool *has,
                     rng *r, orc_arena *arena)
 {
-  cursor c = {r, 32, p->plain_views};
+  cursor c = {r, 32, p->plain_views, false};
   for (int i = 0; i < p->n_tensors; i++) {
     out[i] = (placed){.empty = true, .elem = (int64_t)xfer_dtype_size(p->tensors[i].dtypes[side])};
     out[i].n_dims = p->tensors[i].sides[side].n_dims;
@@ -142,6 +150,7 @@ int64_t views_place(placed *out, const problem *p, int side, const orc_part *par
     const problem_tensor *next = &p->tensors[i + 1];
     bool pair = i + 1 < p->n_tensors && has[i] && has[i + 1] &&
                 (next->fused[side] == CONCATENATED || next->fused[side] == INTERLEAVED);
+    c.aligned = p->tensors[i].change != NO_CHANGE;
     if (p->tensors[i].fused[side] == TIED) {
       out[i] = out[i - 1];
     } else if (pair && !c.plain) {

@@ -455,6 +455,56 @@ static void test_what_lies_where_a_peers_memory_was_is_mapped(void)
   world_destroy();
 }
 
+/* A GPU stops at an element that does not lie at a multiple of its size, so no commit lets a run
+ * convert one; bytes that stay as they are may lie anywhere. */
+static void from_an_odd_address(int rank)
+{
+  static const struct {
+    const char *line;
+    xfer_conversion conversion;
+    int64_t stride; /* of the source, in bytes */
+    int shift;      /* bytes that its first element is away from a whole element */
+    xfer_status st;
+  } cases[] = {{"f32[8] (1)@0:R -> bf16 (1)@1:R", {.kind = XFER_CONVERSION_CAST}, 4, 2, -1},
+               {"f32[8] (1)@0:R -> bf16 (1)@1:R", {.kind = XFER_CONVERSION_CAST}, 6, 0, -1},
+               {"f32[8] (1)@0:R -> bf16 (1)@1:R", {.kind = XFER_CONVERSION_CAST}, 8, 0, XFER_OK},
+               {"f32[1] (1)@0:R -> bf16 (1)@1:R", {.kind = XFER_CONVERSION_CAST}, 6, 0, XFER_OK},
+               {"f32[8] (1)@0:R -> (1)@1:R", {0}, 6, 1, XFER_OK}};
+  enum { BYTES = 256 };
+  char *const memory = world_alloc(BYTES);
+
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const xfer_view from = xfer_view_strided(memory + cases[i].shift, &cases[i].stride, 1);
+    const xfer_view to = xfer_view_dense(memory);
+    xfer_tensor odd = {"odd", NULL, NULL, cases[i].conversion};
+    xfer_plan *plan = NULL;
+    xfer_layout *src = NULL;
+    xfer_layout *dst = NULL;
+
+    OK(xfer_problem_parse(&src, &dst, cases[i].line));
+    odd.src = src;
+    odd.dst = dst;
+    OK(xfer_plan_create(&plan, w.comms[rank], &odd, 1, NULL));
+    OK(xfer_plan_bind(plan, 0, rank == 0 ? &from : NULL, rank == 0 ? NULL : &to));
+    if (cases[i].st == XFER_OK) {
+      OK(xfer_plan_commit(plan));
+    } else {
+      NEED(xfer_plan_commit(plan) == (rank == 0 ? XFER_ERR_UNSUPPORTED : XFER_ERR_PEER));
+      NEED(strstr(xfer_last_error(), "tensor \"odd\", source view: a GPU converts") != NULL);
+    }
+    xfer_plan_destroy(plan);
+    xfer_layout_destroy(src);
+    xfer_layout_destroy(dst);
+  }
+  world_free(memory);
+  ranks_barrier();
+}
+
+static void test_what_is_converted_lies_at_whole_elements(void)
+{
+  in_world(from_an_odd_address);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -466,7 +516,8 @@ int main(int argc, char **argv)
       {"a_bind_to_what_was_not_mapped_is_mapped", test_a_bind_to_what_was_not_mapped_is_mapped},
       {"many_destinations_are_pulled_into", test_many_destinations_are_pulled_into},
       {"what_lies_where_a_peers_memory_was_is_mapped",
-       test_what_lies_where_a_peers_memory_was_is_mapped}};
+       test_what_lies_where_a_peers_memory_was_is_mapped},
+      {"what_is_converted_lies_at_whole_elements", test_what_is_converted_lies_at_whole_elements}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof tests[0]);
 }
