@@ -30,7 +30,7 @@ for program in "$build"/bin/xfer_{plan,refit,perf,info}; do
     "$program" --generate man | sed -E -f "$here/manual.sed" > "$pages/$(basename "$program").md"
   fi
 done
-for header in status layout comm conversion plan redistribute exchange refit mpi nccl; do
+for header in status dtype layout view comm conversion plan redistribute exchange refit mpi nccl; do
   printf '# xfer/%s.h\n\n```{doxygenfile} %s.h\n```\n' $header $header > "$pages/c-$header.md"
 done
 for example in "$source"/examples/*.c "$source"/examples/python/*.py; do

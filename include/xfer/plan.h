@@ -7,6 +7,7 @@
 
 #include <xfer/comm.h>
 #include <xfer/conversion.h>
+#include <xfer/view.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -5,6 +5,7 @@
 #define XFER_REDISTRIBUTE_H
 
 #include <xfer/comm.h>
+#include <xfer/view.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -35,10 +35,12 @@
 
 #include <xfer/comm.h>
 #include <xfer/conversion.h>
+#include <xfer/dtype.h>
 #include <xfer/exchange.h>
 #include <xfer/layout.h>
 #include <xfer/plan.h>
 #include <xfer/redistribute.h>
 #include <xfer/status.h>
+#include <xfer/view.h>
 
 #endif
