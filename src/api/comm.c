@@ -118,7 +118,7 @@ static xfer_comm *comm_of(xfi_plans *plans)
   return (xfer_comm *)(void *)((char *)plans - offsetof(xfer_comm, plans));
 }
 
-void xfi_comm_has_plan(xfi_plans *plans)
+void xfi_comm_count_plan(xfi_plans *plans)
 {
   comm_of(plans)->n_plans++;
 }

@@ -80,7 +80,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
   comm->transport->inside = XFI_INSIDE_PLAN_EXCHANGE;
   st = xfi_plan_create_exchange(plan, &comm->plans, st, &ops, &options);
-  if (st == XFER_OK) xfi_comm_has_plan(&comm->plans);
+  if (st == XFER_OK) xfi_comm_count_plan(&comm->plans);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);
   xfi_operations_free(&ops);

@@ -47,7 +47,7 @@ struct xfer_comm {
 
 /* Count a plan that the caller has made, or one that it has destroyed. `plans` is NULL if the plan
  * has no comm. */
-void xfi_comm_has_plan(xfi_plans *plans);
+void xfi_comm_count_plan(xfi_plans *plans);
 void xfi_comm_lost_plan(xfi_plans *plans);
 
 /* Check the arguments that all calls which make a plan have. *options becomes the library's own

@@ -97,7 +97,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   st = xfi_plan_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
   if (st == XFER_OK) {
-    xfi_comm_has_plan(&comm->plans);
+    xfi_comm_count_plan(&comm->plans);
     say_plan(&span, *plan);
   } else
     xfi_span_end(&span, st, "%s", "");
