@@ -510,6 +510,9 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   bool is_late = false;
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
+  XFI_CHECK(!plan->run.refuses_commit || xfi_state_is_refused(plan->state), XFER_ERR_STATE,
+            "this rank refused the next commit, not a run: xfer_plan_destroy() tells the others, "
+            "xfer_plan_commit() withdraws it");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run.deadline = xfi_run_deadline(plan);
   if (plan->run.status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */

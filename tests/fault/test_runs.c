@@ -219,6 +219,8 @@ static void refuse_by_the_caller(int rank, void *context)
   const bool whole = xfer_comm_check(comms[rank]) == XFER_OK;
   expect(whole || lane != XFER_LANE_DIRECT);
   expect(xfer_plan_refuse(plan, why) == (whole ? XFER_OK : XFER_ERR_COMM)); /* the next commit */
+  expect(xfer_plan_wait(plan, 0) == (whole ? XFER_ERR_STATE : XFER_ERR_COMM));
+  expect(!whole || strstr(xfer_last_error(), "refused the next commit, not a run") != NULL);
   if (lane == XFER_LANE_DIRECT) run_again(&in, plan, 2);
   xfer_plan_destroy(plan);
   input_destroy(&in);
