@@ -186,7 +186,7 @@ static xfer_status no_axis(const xfer_side *side, const char *axis, const xfi_gr
   }
   if (side->experts.experts >= 0 && strstr(known, " edp") == NULL) xfi_text_printf(&text, " edp");
   return XFI_ERROR(XFER_ERR_ARG, "\"%s\" has no axis called \"%s\"; it has%s", side->spec, axis,
-                   known);
+                   text.n_chars == 0 ? " none" : known);
 }
 
 xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int rank, int *coordinate)

@@ -323,6 +323,7 @@ static void test_an_unknown_axis_is_refused_with_those_of_the_side(void **state)
       {"sglang:tp2", "\"sglang:tp2\" has no axis called \"xp\"; it has tp pp engine attn_tp moe_tp "
                      "ep edp"},
       {"fsdp:dp2", "\"fsdp:dp2\" has no axis called \"xp\"; it has tp dp replicate ep edp"},
+      {"full", "\"full\" has no axis called \"xp\"; it has none"},
   };
 
   (void)state;
