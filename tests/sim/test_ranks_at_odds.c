@@ -295,6 +295,46 @@ static void test_wait_for_a_run_on_a_broken_comm(void)
   in_meeting(COMM_NCCL, run_on_a_broken_comm);
 }
 
+/* Rank 1 leaves one plan. A run of another that rank 0 has begun is not over for that. */
+static void leave_another_plan(int rank)
+{
+  int over = 0;
+  xfer_plan *plans[2];
+  tensor tensors[2];
+
+  NEED(ranks_come(meeting, rank));
+  OK(make_comm_as_process(&w.comms[rank], meeting, rank));
+  for (int p = 0; p < 2; p++) {
+    tensor_make(&tensors[p], EACH_EACH, rank, WIDTH);
+    plans[p] = world_plan(rank, &tensors[p], 1, XFER_LANE_DIRECT, LIMIT_MOST);
+    OK(xfer_plan_commit(plans[p]));
+    tensor_fill(&tensors[p], 1, 0);
+  }
+  if (rank == 1) {
+    OK(xfer_plan_refuse(plans[1], "on purpose"));
+    xfer_plan_destroy(plans[1]);
+  } else {
+    OK(xfer_plan_run(plans[0], 1, NULL));
+  }
+  ranks_barrier();
+  if (rank == 0) {
+    NEED(xfer_plan_run(plans[1], 1, NULL) == XFER_ERR_PEER);
+    OK(xfer_plan_test(plans[0], &over));
+    NEED(over == 0);
+  }
+  ranks_barrier();
+  if (rank == 1) OK(xfer_plan_run(plans[0], 1, NULL));
+  OK(xfer_plan_wait(plans[0], 0));
+  NEED(tensor_holds(&tensors[0], 1));
+  xfer_plan_destroy(plans[0]);
+  if (rank == 0) xfer_plan_destroy(plans[1]);
+}
+
+static void test_a_run_is_not_over_for_another_plan_that_a_rank_has_left(void)
+{
+  in_meeting(COMM_GATHER, leave_another_plan);
+}
+
 int main(int argc, char **argv)
 {
   static const world_test tests[] = {
@@ -309,7 +349,9 @@ int main(int argc, char **argv)
       {"wait_for_a_run_on_a_broken_comm", test_wait_for_a_run_on_a_broken_comm},
       {"settings_of_nccl_that_differ_are_named", test_settings_of_nccl_that_differ_are_named},
       {"whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why",
-       test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why}};
+       test_whoever_comes_to_a_plan_that_a_rank_has_left_is_told_why},
+      {"a_run_is_not_over_for_another_plan_that_a_rank_has_left",
+       test_a_run_is_not_over_for_another_plan_that_a_rank_has_left}};
 
   return world_main(argc, argv, tests, sizeof tests / sizeof *tests);
 }
