@@ -1,6 +1,7 @@
 """The pair for SGLang against a stand-in of its server's sessions. SGLang itself is in tests/frameworks."""
 
 import http.server
+import socket
 import sys
 import threading
 import time
@@ -41,12 +42,15 @@ class SglangServer:
         self._does("end")
         self.session = None
 
+    def set_weight_version(self, version):
+        self._does(f"version {version}")
+
     def is_paused(self):
         return self.paused
 
     def pause(self):
+        self.paused = True  # even if its answer does not come
         self._does("pause")
-        self.paused = True
 
     def resume(self):
         self._does("resume")
@@ -155,6 +159,51 @@ def test_sglangs_server_stays_paused_where_an_update_fails_and_not_where_they_do
     server.wrong, server.did[:] = {}, []
     trainer.send_weights()
     assert (server.did, server.paused) == (["meet target", *MOVES[1:], "resume"], False)
+
+
+def test_sglangs_server_whose_answer_to_a_pause_is_lost_is_resumed():
+    server = SglangServer()
+    server.paused, server.wrong = False, {"pause": "no answer"}
+    with pytest.raises(RuntimeError, match="no answer"):
+        sglang_trainer(server).send_weights()
+    assert (server.did, server.paused) == (["pause", "resume"], False)
+
+
+def test_sglangs_servers_are_resumed_also_if_one_does_not_take_the_version():
+    servers = SglangServer(), SglangServer()
+    for server in servers:
+        server.paused = False
+    servers[0].wrong = {"version": "no such route"}
+    with pytest.raises(RuntimeError, match="no such route"):
+        sglang_trainer(*servers).send_weights(weight_version="7")
+    for server in servers:
+        assert (server.did[-2:], server.paused) == (["version 7", "resume"], False)
+
+
+def test_other_trainers_learn_at_once_that_sglangs_server_cannot_be_paused():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from xfer.integrations import sglang
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = SglangServer()
+    server.paused, server.wrong = False, {"pause": "it is gone"}
+    errors = {}
+
+    def train(rank):
+        meeting = sglang.Meeting("127.0.0.1", port, 2, 3, rank, timeout_s=20.0)
+        try:
+            sglang.Trainer(meeting, {"x": torch.ones(1)}, [server] if rank == 0 else []).send_weights()
+        except Exception as error:
+            errors[rank] = str(error)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == {0: "it is gone", 1: "rank 0 (trainer 0) failed: RuntimeError: it is gone"}
 
 
 @pytest.mark.parametrize(("status", "is_paused"), [(200, False), (503, True)])

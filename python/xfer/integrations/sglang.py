@@ -200,8 +200,8 @@ class _Session:
         """Pause the server unless it is paused: between the calls of a session it would compute with weights that its
         kernels have not converted."""
         if not self.server.is_paused():
+            self._is_to_resume = True  # even if the call fails: a server whose answer is late or lost is paused too
             self.server.pause()
-            self._is_to_resume = True
 
     def resume(self) -> None:
         """Resume the server if pause() has paused it."""
@@ -303,9 +303,9 @@ class Trainer:
             raise RuntimeError("xfer: this trainer was shut down: make another one")
         selector = "draft" if draft else "target"
         try:
-            for session in self._sessions:
-                session.pause()
-            if not self._side.has_met:
+            if self._side.has_met:
+                self._pause()
+            else:
                 self._meet(selector)
             self._version += 1
             for session in self._sessions:
@@ -320,14 +320,20 @@ class Trainer:
         except BaseException:
             _each(self._sessions, _Session.fail)
             raise
-        if weight_version is not None:
-            for session in self._sessions:
-                session.server.set_weight_version(weight_version)
-        _each(self._sessions, _Session.resume)
+        try:
+            if weight_version is not None:
+                _each(self._sessions, lambda session: session.server.set_weight_version(weight_version))
+        finally:  # the weights are there, whatever the servers call them
+            _each(self._sessions, _Session.resume)
+
+    def _pause(self) -> None:
+        """Pause the servers, so that they do not compute until send_weights() ends."""
+        for session in self._sessions:
+            session.pause()
 
     def _meet(self, selector: str) -> None:
         """Meet the workers, before anything is done to their weights. Collective."""
-        self._name, self._version = self._side.begin(), 0
+        self._name, self._version = self._side.begin(), 0  # first: the other trainers learn of errors after this
         n_workers = 0
         for session in self._sessions:
             session.look(selector)
@@ -335,6 +341,7 @@ class Trainer:
         n = self._meeting.world_size - self._meeting.n_trainers
         if self._sessions and n_workers != n:
             raise ValueError(f"the servers have {n_workers} workers, and world_size leaves room for {n}")
+        self._pause()
         begun: list[_Session] = []
         try:
             for session in self._sessions:
