@@ -222,6 +222,13 @@ struct xfi_comm {
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, which is cut like any error text */
 };
 
+/* Can messages that were handed to the comm be cancelled? Where they cannot, ranks can refuse a
+ * single run, whose messages nobody then takes. */
+static inline bool xfi_comm_can_cancel(const xfi_comm *comm)
+{
+  return comm->ops->n_data_aborts != NULL;
+}
+
 /* The envelope of what this rank sends or expects now. A run that failed may leave messages behind,
  * and the sequence number keeps another run from taking them for its own. An exchange is part of no
  * run. */

@@ -1,6 +1,6 @@
 /*
- * Runs of a plan: enqueue the work of all lanes, wait until every rank is done, and end what has
- * failed.
+ * Runs of a plan: enqueue the work of all lanes, and wait until every rank is done; run_abort.c
+ * ends what has failed.
  *
  * xfi_run_start() only enqueues, and on a synchronous device does all the work. The functions below
  * it end a run, each in its own way: run.h has a table of them. They are called by src/api, all on
@@ -22,6 +22,7 @@
 #include "peers.h"
 #include "pipeline.h"
 #include "quant.h"
+#include "run_abort.h"
 #include "sequence.h"
 #include "staging.h"
 #include "trace.h"
@@ -107,13 +108,6 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
   return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
 }
 
-/* Can the others be told that this rank takes no part in its run? Only of a run that has a number,
- * and where messages cannot be cancelled. */
-static bool can_tell(const xfer_plan *plan)
-{
-  return plan->run.sequence != 0 && plan->comm->ops->n_data_aborts == NULL;
-}
-
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
@@ -138,7 +132,7 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(!refused_another || plan->comm->ops->n_data_aborts == NULL ||
+  XFI_CHECK(!refused_another || !xfi_comm_can_cancel(plan->comm) ||
                 xfi_pipeline_is_empty(plan->lanes.pipeline),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
@@ -153,7 +147,7 @@ static void reset_sent(xfer_plan *plan)
 
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
     p->run.is_sent = false;
-    if (comm->n_data_aborts != NULL) p->run.n_data_aborts = comm->n_data_aborts(plan->comm);
+    if (xfi_comm_can_cancel(plan->comm)) p->run.n_data_aborts = comm->n_data_aborts(plan->comm);
   }
 }
 
@@ -170,60 +164,6 @@ static xfer_status saved_status(const xfer_plan *plan)
   return plan->run.status;
 }
 
-enum {
-  POLL_MS = 20, /* between two checks whether a peer has aborted */
-  /* How long a rank waits after a failure for what it has enqueued to end. A wait may return by
-   * twice that after its deadline: streams are released at the deadline, and then the run is
-   * aborted.
-   */
-  ABORT_MS = 1000,
-  ABORT_TOO_MS = 10 /* a further plan of a comm that ends, once the time of all is over */
-};
-
-/* The deadline for an aborted run to end on this rank. All plans of a comm that ends share the time
- * of one, since what delays one of them mostly delays all. */
-static xfi_deadline abort_deadline(xfi_plans *plans)
-{
-  const xfi_deadline own = xfi_deadline_after(ABORT_MS);
-  const xfi_deadline least = xfi_deadline_after(ABORT_TOO_MS);
-
-  if (!plans->is_ending) return own;
-  if (plans->abort_by.at_ns == 0) plans->abort_by = own;
-  return plans->abort_by.at_ns < least.at_ns ? least : plans->abort_by;
-}
-
-/* Wait for the run before a failed one. It may still be in flight if nobody waited for it
- * (xfi_run_assume_complete()); its call has already reported success, and what ends the failed run
- * would end that one too. Returns early if a peer has aborted it. Keeps the text of the error. */
-static void await_before(const xfer_plan *plan)
-{
-  const bool has_begun = plan->state == XFI_RUNNING; /* the failed run, here */
-  xfi_event *const ended = has_begun ? plan->run.before : plan->run.finished;
-  const uint64_t epoch = has_begun ? plan->run.epoch - 1 : plan->run.epoch;
-  xfer_status st = XFER_ERR_TIMEOUT;
-  char why[XFI_ERROR_BYTES];
-
-  snprintf(why, sizeof why, "%s", xfer_last_error());
-  while (st == XFER_ERR_TIMEOUT && !xfi_deadline_expired(plan->run.deadline) &&
-         xfi_direct_check(plan->lanes.direct, epoch) == XFER_OK)
-    st = xfi_run_await_event(plan->device, ended, xfi_deadline_after(POLL_MS));
-  xfi_set_error("%s", why);
-}
-
-/* If a run failed before all its messages were sent, cancel the comm's messages: otherwise peers
- * that still wait for some would receive those of the next run instead. Keeps the text of the
- * error. */
-static void break_messages(const xfer_plan *plan)
-{
-  bool is_all_sent = true;
-
-  for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    if (!p->run.is_sent && !xfi_pipeline_is_empty(p->lanes.pipeline)) is_all_sent = false;
-  if (is_all_sent) return;
-  await_before(plan);
-  xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
-}
-
 /* A run does not begin on this rank, for the reason of the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
@@ -232,8 +172,8 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   reset_sent(plan);
   xfi_run_set_unsettled(plan, true);
   if (plan->lanes.pipeline->channels.has_begun ||
-      (!can_tell(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
-    break_messages(plan);
+      (!xfi_run_can_refuse(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
+    xfi_run_break_messages(plan);
 }
 
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
@@ -274,89 +214,11 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->run.before = plan->run.finished;
   plan->run.finished = before; /* the two events take turns */
   save_status(plan, enqueue(plan, stream));
-  if (plan->run.status != XFER_OK) break_messages(plan);
+  if (plan->run.status != XFER_OK) xfi_run_break_messages(plan);
   return plan->run.status;
 }
 
 /* ---- ending ---- */
-
-/* Cancel the messages of a failed run, unless another run's end has cancelled them. If the run
- * did not begin here, nothing is cancelled before it is known that another rank began it. */
-static void end_messages(xfer_plan *plan)
-{
-  const xfi_comm_ops *comm = plan->comm->ops;
-  const bool has_begun = plan->state == XFI_RUNNING;
-
-  if (!has_begun) plan->run.epoch++; /* the flags of this run, which other ranks may have begun */
-  if (comm->n_data_aborts != NULL && comm->n_data_aborts(plan->comm) != plan->run.n_data_aborts)
-    return;
-  /* On a device messages may still wait after they were handed to the comm. */
-  if (xfi_pipeline_is_empty(plan->lanes.pipeline) ||
-      (plan->run.is_sent && plan->device->alarms == NULL))
-    return;
-  if (!has_begun && can_tell(plan))
-    comm->refuse(plan->comm, plan->run.sequence, xfer_last_error());
-  else
-    xfi_comm_abort_with_error(plan->comm, comm->abort_data);
-}
-
-/* Abort a failed run on the peers, and wait for what is still in flight. `pending` becomes the text
- * of what may still access this rank's memory; memory that it may access is leaked. */
-static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI_ERROR_BYTES])
-{
-  xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the mirrors */
-  const xfi_deadline now = {0};
-
-  for (int i = 0; i < XFI_STEP_STREAMS && plan->lanes.pipeline->streams[i] != NULL; i++) {
-    if (xfi_run_record(plan->device, plan->lanes.pipeline->ended[i],
-                       plan->lanes.pipeline->streams[i]) != XFER_OK ||
-        xfi_event_sync(plan->device, plan->lanes.pipeline->ended[i], deadline) != XFER_OK) {
-      xfi_staging_leak_slots(plan->plans);
-      xfi_mirror_leak(owner->lanes.staged);
-    }
-  }
-  if (xfi_direct_abort(plan->lanes.direct, plan, deadline) != XFER_OK) {
-    snprintf(pending, XFI_ERROR_BYTES, "; %s", xfer_last_error());
-    xfi_mirror_leak(owner->lanes.staged);
-    xfi_mirror_leak(owner->lanes.snapshot);
-    if (xfi_event_sync(plan->device, plan->run.finished, now) != XFER_OK)
-      xfi_staging_leak_slots(plan->plans); /* a single small step runs on the caller's stream */
-  }
-}
-
-/* Set the state of a plan inside a failed plan, whose runs are not waited for on their own. Its run
- * counts as failed even if it did not begin here: else aborting the next run would overwrite flags
- * that other ranks may still read. */
-static void fail_run(xfer_plan *plan)
-{
-  xfi_run_set_unsettled(plan, false);
-  if (plan->state == XFI_COMMITTED)
-    plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
-  if (plan->state == XFI_RUNNING || xfi_state_is_refused(plan->state))
-    plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
-}
-
-/* A run has failed, on this rank or another: abort it on the peers, and end all that this rank has
- * enqueued for it. All phases are on one stream, so the waits of every phase are ended before this
- * rank waits for the end of any. Keeps the text of the error, and adds what is still pending. */
-static void abort_run(xfer_plan *plan)
-{
-  const xfi_deadline deadline = abort_deadline(plan->plans);
-  char why[XFI_ERROR_BYTES];
-  char pending[XFI_ERROR_BYTES] = "";
-
-  snprintf(why, sizeof why, "%s", xfer_last_error());
-  await_before(plan);
-  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    end_messages(p);
-  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    xfi_direct_give_up(p->lanes.direct, p);
-  for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
-    abort_lanes(p, deadline, pending);
-    if (p != plan) fail_run(p);
-  }
-  xfi_set_error("%.300s%.200s", why, pending);
-}
 
 /* After a run's work on this rank has ended: did all messages and flags arrive? While it is in
  * flight: as far as is known without querying the device. */
@@ -373,7 +235,7 @@ static xfer_status outcome(const xfer_plan *plan)
 /* A run that is in flight here, or may be on other ranks, has failed: end it on this rank. */
 static void fail_in_flight(xfer_plan *plan)
 {
-  abort_run(plan);
+  xfi_run_abort(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
@@ -399,7 +261,7 @@ xfer_status xfi_run_drain(xfer_plan *plan)
   if (st == XFER_OK) st = outcome(plan);
   /* The caller knows of this failure already, but the peer that left may still copy. */
   if (st == XFER_ERR_PEER && !plan->run.is_open)
-    st = xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));
+    st = xfi_direct_abort(plan->lanes.direct, plan, xfi_run_abort_deadline(plan->plans));
   return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
 
@@ -408,7 +270,7 @@ void xfi_run_abandon(xfer_plan *plan)
   xfer_status st;
 
   xfi_run_leave_refused(plan);
-  if (plan->run.is_unsettled && !can_tell(plan))
+  if (plan->run.is_unsettled && !xfi_run_can_refuse(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.why);
   xfi_run_set_unsettled(plan, false);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
@@ -416,15 +278,15 @@ void xfi_run_abandon(xfer_plan *plan)
     st = saved_status(plan);
     if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.deadline);
     if (st == XFER_OK) st = outcome(plan);
-    if (st != XFER_OK) abort_run(plan);
+    if (st != XFER_OK) xfi_run_abort(plan);
   } else {
     (void)xfi_run_drain(plan);
   }
   if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND ||
       xfi_state_is_refused(plan->state)) {
-    await_before(plan);
+    xfi_run_await_before(plan);
     plan->run.epoch++;
-    (void)xfi_direct_abort(plan->lanes.direct, plan, abort_deadline(plan->plans));
+    (void)xfi_direct_abort(plan->lanes.direct, plan, xfi_run_abort_deadline(plan->plans));
   }
 }
 
@@ -450,12 +312,12 @@ static xfer_status await_part(const xfer_plan *plan, xfi_deadline deadline, bool
 {
   xfer_status st;
   /* By then the alarm has ended all waits of streams, so what has not ended yet hangs. Half of
-   * ABORT_MS is left for the agreement, in which other ranks wait for this one. */
-  const xfi_deadline last = xfi_deadline_later(plan->run.deadline, ABORT_MS / 2);
+   * XFI_ABORT_MS is left for the agreement, in which other ranks wait for this one. */
+  const xfi_deadline last = xfi_deadline_later(plan->run.deadline, XFI_ABORT_MS / 2);
 
   *is_late = false;
   do {
-    xfi_deadline next = xfi_deadline_after(POLL_MS);
+    xfi_deadline next = xfi_deadline_after(XFI_POLL_MS);
     bool *awaits;
 
     if (deadline.at_ns < next.at_ns) next = deadline;
@@ -486,7 +348,7 @@ static xfi_deadline agreement_deadline(const xfer_plan *plan, xfi_deadline deadl
 {
   return xfi_deadline_later(deadline.at_ns > plan->run.deadline.at_ns ? deadline
                                                                       : plan->run.deadline,
-                            INT64_C(2) * ABORT_MS);
+                            INT64_C(2) * XFI_ABORT_MS);
 }
 
 /* Sources that are bound for one run are no longer bound, except for tables of scales, which are
@@ -523,7 +385,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine != XFER_OK)
-    abort_run(plan);
+    xfi_run_abort(plan);
   else if (xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
            xfi_direct_drop_sources(plan->lanes.direct))
     plan->lanes.may_stay = false;
@@ -536,7 +398,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     if (xfi_plan_is_fresh(plan)) unbind_sources(plan);
     return XFER_OK;
   }
-  if (mine == XFER_OK) abort_run(plan);
+  if (mine == XFER_OK) xfi_run_abort(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   return st;
 }

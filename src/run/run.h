@@ -15,11 +15,11 @@
  * - snapshot.c: what peers read in place of sources that they may not keep mapped; mirror.c: memory
  * for both.
  *
- * create.c makes a plan, run.c starts the lanes and waits, sequence.c checks that ranks use their
- * plans in one order, report.c reports what a plan does, and state.c has the calls that each state
- * allows. allocations.c finds the allocations of bound memory, peers.c what goes between two ranks,
- * wire.c where elements are converted. All of it uses devices and transports through the
- * tables of device.h and comm.h.
+ * create.c makes a plan, run.c starts the lanes and waits, run_abort.c ends failed runs, sequence.c
+ * checks that ranks use their plans in one order, report.c reports what a plan does, and state.c
+ * has the calls that each state allows. allocations.c finds the allocations of bound memory,
+ * peers.c what goes between two ranks, wire.c where elements are converted. All of it uses devices
+ * and transports through the tables of device.h and comm.h.
  *
  * How a run ends. Only xfi_run_wait() is collective. To abort a failed run is to tell the peers,
  * and then to wait 1 s at most for what is still in flight on this rank.

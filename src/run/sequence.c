@@ -105,7 +105,7 @@ static void end_left_over(const xfer_plan *plan)
   }
   for (int r = 0; r < plan->comm->size; r++)
     n_out += results[r].has_begun == 0 && (results[r].has_messages != 0 || !is_one_plan);
-  if (sends && plan->comm->ops->n_data_aborts == NULL && n_begun > 0 && n_out > 0)
+  if (sends && !xfi_comm_can_cancel(plan->comm) && n_begun > 0 && n_out > 0)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 

@@ -12,7 +12,8 @@
 /* Does this rank send or receive messages in a run? Slots in shared memory count. */
 bool xfi_plan_has_messages(const xfer_plan *plan);
 /* Give the next run its sequence number. Called before xfi_run_refuse() and xfi_run_start(): a
- * refused run counts too, since others may have sent in it. */
+ * refused run counts too, since others may have sent in it. Runs of plans that a comm keeps have no
+ * number: each call that uses one agrees with all ranks first. */
 void xfi_run_take_sequence(xfer_plan *plan);
 /* A run that this rank refused is unsettled, since others may have begun it, until this rank begins
  * the next run or has met them in a wait, a commit or a release. A run that sends no messages never
