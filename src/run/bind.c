@@ -2,8 +2,8 @@
  * Bindings: where the caller's memory lies, one tensor at a time, and the checks of all bindings at
  * commit: is everything bound that is needed, and do no two destinations overlap?
  *
- * Binding is local to a rank, and called by src/api. A bind that fails
- * leaves its reason in the binding, so that the next commit reports it on all ranks.
+ * Binding is local to a rank, and called by src/api. A bind that fails leaves its reason in the
+ * binding, so that the next commit reports it on all ranks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -273,8 +273,9 @@ static xfer_status check_aligned(const xfer_plan *plan, size_t t, xfi_side side,
     if (shape[d] > 1) at |= (uintptr_t)xfi_bound_strides(b, piece)[d];
   XFI_CHECK(at % (uintptr_t)elem_bytes == 0, XFER_ERR_UNSUPPORTED,
             "tensor \"%.100s\", %s view: a GPU converts elements only where addresses and strides "
-            "are multiples of their size, %d bytes",
-            plan->moves->tensors[t].name, xfi_side_name(side), elem_bytes);
+            "are multiples of their size, %d bytes; the view begins at %p",
+            plan->moves->tensors[t].name, xfi_side_name(side), elem_bytes,
+            (const void *)xfi_bound_piece(b, piece));
   return XFER_OK;
 }
 
