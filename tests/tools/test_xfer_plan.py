@@ -305,6 +305,10 @@ class TestSweep(unittest.TestCase):
         marked = [int(line.split()[0]) for line in lines(*broadcast, "4") if line.endswith(" *")]
         self.assertEqual(marked, [4, 5, 6, 7])
 
+    def test_the_root_of_a_broadcast_takes_as_long_as_who_gets_it(self):
+        line = ("--problem", "bf16[10000,1000] (1)@0:R -> (7)@1-7:R", "--tensors", "400", "--json")
+        self.assertEqual(len({rank["seconds"] for rank in json.loads(lines(*line)[0])["ranks"]}), 1)
+
     def test_packed_lane_and_an_allocation_for_each_expert_take_longer(self):
         direct, packed = (self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "4", *lane) for lane in ((), ("--packed",)))
         grouped = self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2,experts=stacked", "4")

@@ -51,7 +51,8 @@ void predict_add(rank_load *loads, const xfer_traffic *pair, const machine *m)
     dst->self += (double)pair->n_bytes;
     return;
   }
-  dst->broadcast_in += (double)pair->broadcast_bytes; /* the root sends them once, as all do */
+  dst->broadcast_in += (double)pair->broadcast_bytes;
+  src->broadcast_out = larger(src->broadcast_out, (double)pair->broadcast_bytes); /* sent once */
   if (pair->src_rank / m->domain != pair->dst_rank / m->domain)
     dst->broadcast_beyond += (double)pair->broadcast_bytes;
   dst->relay_in += (double)pair->relayed_bytes;
@@ -87,9 +88,11 @@ double predict_seconds(const rank_load *l, const machine *m, double allocations)
                            : 1;
   const double link_speed = 1e9 * (double)m->link_gbs;
   const double nic_speed = 1e9 * (double)m->nic_gbs;
-  /* What is broadcast comes to a domain once, over the NICs of all its GPUs. */
-  const double broadcast = larger(l->broadcast_in / (BROADCAST_SPEED * link_speed),
-                                  l->broadcast_beyond / (nic_speed * (double)m->domain));
+  /* One root broadcasts at a time, so what a rank sends comes on top of what it gets. That comes to
+   * a domain once, over the NICs of all its GPUs. */
+  const double broadcast =
+      larger((l->broadcast_in + l->broadcast_out) / (BROADCAST_SPEED * link_speed),
+             l->broadcast_beyond / (nic_speed * (double)m->domain));
   const double link = link_seconds(l, m, peers) + broadcast;
   const double nic = larger(l->nic_in, l->nic_out) / nic_speed;
   const double memory = 2 * l->self / MEMORY_BYTES_PER_S;

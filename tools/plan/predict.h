@@ -12,8 +12,8 @@ typedef struct rank_load {
   double link_in, link_out; /* to and from ranks of its domain */
   double nic_in, nic_out;   /* beyond it */
   double relay_in, relay_out;
-  double broadcast_in;
-  double broadcast_beyond; /* of it, from other domains */
+  double broadcast_in, broadcast_out;
+  double broadcast_beyond; /* of broadcast_in, from other domains */
   double self;             /* within its own memory */
   double link_in_squares;  /* of what comes from each rank of its domain: how many those are */
 } rank_load;
