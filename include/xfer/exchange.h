@@ -51,10 +51,10 @@ XFER_API_INLINE xfer_operation xfer_operation_bytes(uint64_t id, int peer, size_
  * @param options  NULL: all defaults; the same on every rank.
  * @retval XFER_ERR_MISMATCH     The two ends of an operation differ, or there is only one; the text
  *                               on every rank names the operation. Or options differ.
- * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, an id given twice, or 2^30
- *                               operations or more one way.
+ * @retval XFER_ERR_ARG          A wrong peer, dtype or number of dims, or an id given twice.
  * @retval XFER_ERR_SHAPE        A negative size.
- * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits.
+ * @retval XFER_ERR_OVERFLOW     An array's bytes do not fit in 62 bits, or the operations are 2^30
+ *                               tensors or more.
  * @retval XFER_ERR_UNSUPPORTED  The broadcast lane, or a flag other than XFER_PLAN_FRESH_SOURCES.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create_exchange(

@@ -93,7 +93,7 @@ typedef struct xfer_plan_options {
  * @param plan       Receives the plan; the caller owns it and destroys it before the comm.
  * @param comm       The comm; not owned.
  * @param tensors    [n_tensors] Copied.
- * @param n_tensors  0 or more.
+ * @param n_tensors  0 to 2^30 - 1.
  * @param options    NULL: all defaults.
  * @retval XFER_ERR_MISMATCH  Ranks disagree; the text names the first tensor and both descriptions.
  * @retval XFER_ERR_SHAPE     A tensor's two layouts differ in shape, or in dtype without a
@@ -103,7 +103,8 @@ typedef struct xfer_plan_options {
  *                            wrong.
  * @retval XFER_ERR_UNSUPPORTED  An unknown flag, a split in far too many pieces, or a conversion
  *                            that cannot be done, such as blocks of a tensor of more than 6 dims.
- * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits, or over 2^26 moves of a rank.
+ * @retval XFER_ERR_OVERFLOW  Bytes that do not fit in 62 bits, more tensors than that, or over 2^26
+ *                            moves of a rank.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm,
                                                       const xfer_tensor *tensors, size_t n_tensors,
@@ -154,7 +155,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind(xfer_plan *plan, size_t tens
  * @param tensors    [n_tensors] Indices into the array given at create.
  * @param src_views  [n_tensors] Sources. A view whose base and pieces are both NULL: not bound.
  * @param dst_views  [n_tensors] Destinations; NULL in a view means the same.
- * @param n_tensors  Length of the three arrays; at most 2^32 - 1.
+ * @param n_tensors  Length of the three arrays; at most 2^30 - 1, else XFER_ERR_OVERFLOW.
  * @return The first error of xfer_plan_bind(); the call still binds the tensors after it.
  */
 XFER_API XFER_MUST_CHECK xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors,

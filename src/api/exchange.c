@@ -15,8 +15,6 @@
 
 /* ---- arguments ---- */
 
-enum { MOST_OPERATIONS = INT32_MAX / 2 }; /* each way: all are tensors of one plan */
-
 static xfer_status check_list(const xfer_operation *at, size_t n, int n_ranks)
 {
   for (size_t i = 0; i < n; i++) {
@@ -47,9 +45,9 @@ static xfer_status check_operations(const char *who, const xfi_operations *ops, 
   const xfer_operation *sends = ops->sends.at;
   const xfer_operation *recvs = ops->recvs.at;
 
-  XFI_CHECK(ops->sends.n <= MOST_OPERATIONS && ops->recvs.n <= MOST_OPERATIONS, XFER_ERR_ARG,
+  XFI_CHECK(ops->sends.n <= XFI_MOST_TENSORS && ops->recvs.n <= XFI_MOST_TENSORS, XFER_ERR_OVERFLOW,
             "%s: n_sends is %zu, n_recvs %zu; at most %d are possible", who, ops->sends.n,
-            ops->recvs.n, MOST_OPERATIONS);
+            ops->recvs.n, XFI_MOST_TENSORS);
   XFI_NEED_IN(who, ops->sends.n > 0, sends);
   XFI_NEED_IN(who, ops->recvs.n > 0, recvs);
   XFI_TRY(check_list(sends, ops->sends.n, n_ranks));

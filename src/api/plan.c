@@ -14,21 +14,13 @@
 #include "sequence.h"
 #include "trace.h"
 
-/* A plan has at most as many tensors as 32 bits can count. */
-static xfer_status check_number(const char *who, size_t n_tensors)
-{
-  XFI_CHECK(n_tensors <= UINT32_MAX, XFER_ERR_ARG, "%s: n_tensors is %zu, above %u", who, n_tensors,
-            UINT32_MAX);
-  return XFER_OK;
-}
-
 /* Check what a rank can check of its tensors alone. `both_sides`: both layouts of each must be
  * known, as in a simulation. */
 static xfer_status check_tensors(const char *who, const xfer_tensor *tensors, size_t n_tensors,
                                  bool both_sides)
 {
   XFI_NEED_IN(who, n_tensors > 0, tensors);
-  XFI_TRY(check_number(who, n_tensors));
+  XFI_TRY(xfi_moves_check_number(n_tensors));
   for (size_t t = 0; t < n_tensors; t++) {
     const bool made = tensors[t].conversion.kind == XFER_CONVERSION_SCALES;
 
@@ -224,7 +216,7 @@ xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xf
   XFI_NEED(tensors);
   XFI_NEED(src_views);
   XFI_NEED(dst_views);
-  XFI_TRY(check_number(__func__, n_tensors));
+  XFI_TRY(xfi_moves_check_number(n_tensors));
   XFI_ON_DEVICE(plan->device, st = bind_many(plan, tensors, src_views, dst_views, n_tensors));
   return st;
 }

@@ -59,6 +59,13 @@ static xfer_status make_classes(xfi_moves *moves)
   return XFER_OK;
 }
 
+xfer_status xfi_moves_check_number(size_t n_tensors)
+{
+  XFI_CHECK(n_tensors <= XFI_MOST_TENSORS, XFER_ERR_OVERFLOW,
+            "%zu tensors, more than the %d that a plan may have", n_tensors, XFI_MOST_TENSORS);
+  return XFER_OK;
+}
+
 /* Check that the plan has all ranks of a mesh. */
 static xfer_status check_mesh(const xfi_moves *moves, const char *name, const char *side,
                               const xfer_mesh *mesh)
@@ -128,7 +135,7 @@ xfer_status xfi_moves_classify(xfi_moves **moves, int n_ranks, int rank, const x
 
   p = xfi_calloc(1, sizeof *p);
   XFI_CHECK_DONE(p != NULL, XFER_ERR_NOMEM, "plan");
-  XFI_CHECK_DONE(n_tensors <= UINT32_MAX / 4, XFER_ERR_UNSUPPORTED, "%zu tensors", n_tensors);
+  XFI_TRY_DONE(xfi_moves_check_number(n_tensors));
   p->n_ranks = n_ranks;
   p->rank = rank;
   p->options = *options;

@@ -14,6 +14,11 @@
 #include "conversion.h"
 #include "moves_types.h"
 
+/* Most tensors of a plan, and most operations of an exchange each way. */
+enum { XFI_MOST_TENSORS = (1 << 30) - 1 };
+
+/* XFER_ERR_OVERFLOW if a plan has more tensors than it may. */
+xfer_status xfi_moves_check_number(size_t n_tensors);
 /* Both layouts of each tensor are known. The tensors are copied. */
 xfer_status xfi_moves_create(xfi_moves **moves, int n_ranks, int rank, const xfer_tensor *tensors,
                              size_t n_tensors, const xfi_moves_options *options);
