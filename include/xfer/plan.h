@@ -210,7 +210,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
  *                           they wait until their deadline.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
- * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and left the plan's runs.
+ * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and so aborted the run.
  *                           Likewise.
  * @retval XFER_ERR_TIMEOUT  A peer did not arrive, and the text names it; or, on a host comm, some
  *                           data had not moved at the deadline, or when this rank was interrupted.

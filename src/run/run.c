@@ -116,6 +116,9 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
   const xfi_allocation *changed;
 
   if (plan->state == XFI_REBOUND) XFI_TRY(plan->comm->ops->check(plan->comm));
+  XFI_CHECK(plan->state != XFI_REBOUND || !xfi_plan_is_fresh(plan), XFER_ERR_STATE,
+            "each run needs its own sources (XFER_PLAN_FRESH_SOURCES): bind them, and call "
+            "xfer_plan_commit() first");
   XFI_CHECK(plan->state != XFI_REBOUND, XFER_ERR_STATE,
             "the plan is not committed since the last bind: call xfer_plan_commit() first");
   XFI_CHECK(version != UINT64_MAX, XFER_ERR_STATE, "version 2^64 - 1: none could follow it");
@@ -233,9 +236,9 @@ static xfer_status outcome(const xfer_plan *plan)
 }
 
 /* A run that is in flight here, or may be on other ranks, has failed: end it on this rank. */
-static void fail_in_flight(xfer_plan *plan)
+static void fail_in_flight(xfer_plan *plan, xfer_status st)
 {
-  xfi_run_abort(plan);
+  xfi_run_abort(plan, st);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
@@ -244,7 +247,7 @@ static xfer_status fail_after_all(xfer_plan *plan, xfer_status st)
 {
   plan->run.is_open = false;
   plan->state = XFI_RUNNING;
-  fail_in_flight(plan);
+  fail_in_flight(plan, st);
   return st;
 }
 
@@ -261,7 +264,7 @@ xfer_status xfi_run_drain(xfer_plan *plan)
   if (st == XFER_OK) st = outcome(plan);
   /* The caller knows of this failure already, but the peer that left may still copy. */
   if (st == XFER_ERR_PEER && !plan->run.is_open)
-    st = xfi_direct_abort(plan->lanes.direct, plan, xfi_run_abort_deadline(plan->plans));
+    st = xfi_direct_abort(plan->lanes.direct, plan, st, xfi_run_abort_deadline(plan->plans));
   return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
 }
 
@@ -278,7 +281,7 @@ void xfi_run_abandon(xfer_plan *plan)
     st = saved_status(plan);
     if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.deadline);
     if (st == XFER_OK) st = outcome(plan);
-    if (st != XFER_OK) xfi_run_abort(plan);
+    if (st != XFER_OK) xfi_run_abort(plan, st);
   } else {
     (void)xfi_run_drain(plan);
   }
@@ -286,7 +289,7 @@ void xfi_run_abandon(xfer_plan *plan)
       xfi_state_is_refused(plan->state)) {
     xfi_run_await_before(plan);
     plan->run.epoch++;
-    (void)xfi_direct_abort(plan->lanes.direct, plan, xfi_run_abort_deadline(plan->plans));
+    (void)xfi_direct_abort(plan->lanes.direct, plan, XFER_OK, xfi_run_abort_deadline(plan->plans));
   }
 }
 
@@ -385,7 +388,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine != XFER_OK)
-    xfi_run_abort(plan);
+    xfi_run_abort(plan, mine);
   else if (xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
            xfi_direct_drop_sources(plan->lanes.direct))
     plan->lanes.may_stay = false;
@@ -398,7 +401,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
     if (xfi_plan_is_fresh(plan)) unbind_sources(plan);
     return XFER_OK;
   }
-  if (mine == XFER_OK) xfi_run_abort(plan);
+  if (mine == XFER_OK) xfi_run_abort(plan, st);
   plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
   return st;
 }
@@ -435,7 +438,7 @@ xfer_status xfi_run_assume_complete(xfer_plan *plan)
   if (st == XFER_OK)
     complete(plan);
   else
-    fail_in_flight(plan);
+    fail_in_flight(plan, st);
   plan->run.is_open = st == XFER_OK && !xfi_plan_has_messages(plan);
   return st;
 }

@@ -76,7 +76,8 @@ static void end_messages(xfer_plan *plan)
 
 /* Abort a failed run on the peers, and wait for what is still in flight. `pending` becomes the text
  * of what may still access this rank's memory; memory that it may access is leaked. */
-static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI_ERROR_BYTES])
+static void abort_lanes(xfer_plan *plan, xfer_status st, xfi_deadline deadline,
+                        char pending[XFI_ERROR_BYTES])
 {
   xfer_plan *owner = plan->main != NULL ? plan->main : plan; /* of the mirrors */
   const xfi_deadline now = {0};
@@ -89,7 +90,7 @@ static void abort_lanes(xfer_plan *plan, xfi_deadline deadline, char pending[XFI
       xfi_mirror_leak(owner->lanes.staged);
     }
   }
-  if (xfi_direct_abort(plan->lanes.direct, plan, deadline) != XFER_OK) {
+  if (xfi_direct_abort(plan->lanes.direct, plan, st, deadline) != XFER_OK) {
     snprintf(pending, XFI_ERROR_BYTES, "; %s", xfer_last_error());
     xfi_mirror_leak(owner->lanes.staged);
     xfi_mirror_leak(owner->lanes.snapshot);
@@ -110,7 +111,7 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-void xfi_run_abort(xfer_plan *plan)
+void xfi_run_abort(xfer_plan *plan, xfer_status st)
 {
   const xfi_deadline deadline = xfi_run_abort_deadline(plan->plans);
   char why[XFI_ERROR_BYTES];
@@ -121,9 +122,9 @@ void xfi_run_abort(xfer_plan *plan)
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     end_messages(p);
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    xfi_direct_give_up(p->lanes.direct, p);
+    xfi_direct_give_up(p->lanes.direct, p, st);
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
-    abort_lanes(p, deadline, pending);
+    abort_lanes(p, st, deadline, pending);
     if (p != plan) fail_run(p);
   }
   xfi_set_error("%.300s%.200s", why, pending);

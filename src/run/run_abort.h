@@ -28,9 +28,10 @@ void xfi_run_await_before(const xfer_plan *plan);
  * that still wait for some would receive those of the next run instead. Keeps the text of the
  * error. */
 void xfi_run_break_messages(const xfer_plan *plan);
-/* A run has failed, on this rank or another: abort it on the peers, and end all that this rank has
- * enqueued for it. All phases are on one stream, so the waits of every phase are ended before this
- * rank waits for the end of any. Keeps the text of the error, and adds what is still pending. */
-void xfi_run_abort(xfer_plan *plan);
+/* A run has failed with `st`, on this rank or another: abort it on the peers, and end all that this
+ * rank has enqueued for it. All phases are on one stream, so the waits of every phase are ended
+ * before this rank waits for the end of any. Keeps the text of the error, and adds what is still
+ * pending. */
+void xfi_run_abort(xfer_plan *plan, xfer_status st);
 
 #endif

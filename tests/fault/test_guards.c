@@ -211,7 +211,7 @@ static void run_a_ring(int rank, void *context)
     (void)usleep(1000);
   if (rank == 0) {
     expect(st == (leaves ? XFER_ERR_PEER : XFER_ERR_TIMEOUT));
-    expect(strstr(xfer_last_error(), leaves ? "rank 1 left the plan's runs: it failed"
+    expect(strstr(xfer_last_error(), leaves ? "rank 1 aborted the run: it failed"
                                             : "rank 1 did not start in run 1") != NULL);
   }
   if (rank == 0 && leaves) {
@@ -232,6 +232,53 @@ static void test_e5_a_peer_that_is_late_or_leaves_is_named_by_run(void **state)
     has_run = false;
     with_ranks(run_a_ring, &leaves[i]);
   }
+}
+
+/* Has every other rank aborted the run that this one is about to begin? */
+static bool have_all_aborted(const xfer_plan *plan, int rank)
+{
+  for (int r = 0; r < N_RANKS; r++)
+    if (r != rank &&
+        (__atomic_load_n(xfi_word(plan->lanes.direct->page, r, XFI_ABORTED), __ATOMIC_SEQ_CST) &
+         XFI_FLAG_VOID) == 0)
+      return false;
+  return true;
+}
+
+/* Rank 1 fails, so ranks 0 and 2 do; rank 3 comes last, and reads the flag of rank 0 first. */
+static void come_after_all_failed(int rank, void *context)
+{
+  unsigned char memory[2][N_RANKS] = {{0}, {0}};
+  const xfer_view src_view = xfer_view_dense(memory[0]);
+  const xfer_view dst_view = xfer_view_dense(memory[1]);
+  xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
+  xfer_layout *src = NULL;
+  xfer_layout *dst = NULL;
+  xfer_plan *plan = NULL;
+  xfer_status st = XFER_OK;
+
+  (void)context;
+  options.lane = XFER_LANE_DIRECT;
+  expect(xfer_problem_parse(&src, &dst, "u8[4,4] (4):S0 -> (4):S1") == XFER_OK);
+  const xfer_tensor tensor = {"w", src, dst, {0}};
+  expect(xfer_plan_create(&plan, comms[rank], &tensor, 1, &options) == XFER_OK);
+  expect(xfer_plan_bind(plan, 0, &src_view, &dst_view) == XFER_OK);
+  expect(xfer_plan_commit(plan) == XFER_OK);
+  while (rank == 3 && !have_all_aborted(plan, rank))
+    (void)usleep(1000);
+  st = xfer_plan_run(plan, rank == 1 ? UINT64_MAX : 1, NULL);
+  expect(st == (rank == 1 ? XFER_ERR_STATE : XFER_ERR_PEER));
+  expect(rank == 1 || strstr(xfer_last_error(), "rank 1 aborted the run: it failed") != NULL);
+  expect(xfer_plan_wait(plan, 0) == st);
+  xfer_plan_destroy(plan);
+  xfer_layout_destroy(src);
+  xfer_layout_destroy(dst);
+}
+
+static void test_of_ranks_that_failed_a_run_the_first_cause_is_named(void **state)
+{
+  (void)state;
+  with_ranks(come_after_all_failed, NULL);
 }
 
 /* ---- E1: rounds --------------------------------------------------------------------------- */
@@ -454,6 +501,7 @@ int main(void)
       cmocka_unit_test(test_options_past_their_bounds_are_refused),
       cmocka_unit_test(test_weights_have_scales_once),
       cmocka_unit_test(test_e5_a_peer_that_is_late_or_leaves_is_named_by_run),
+      cmocka_unit_test(test_of_ranks_that_failed_a_run_the_first_cause_is_named),
       cmocka_unit_test(test_e1_a_round_has_at_most_64_messages),
       cmocka_unit_test(test_a_tensor_is_in_place_only_where_each_element_stays),
       cmocka_unit_test(test_a_kept_plan_is_not_found_by_layouts_that_differ),

@@ -444,7 +444,7 @@ static void relay_to_one_that_left(int rank, void *context)
   expect(plan->relay != NULL);
   st = xfer_plan_run(plan, 1, NULL);
   expect((rank != FAILING && rank != LATE) || st != XFER_OK);
-  if (rank == LATE) expect(strstr(xfer_last_error(), "rank 3 left the plan") != NULL);
+  if (rank == LATE) expect(strstr(xfer_last_error(), "rank 3 aborted the run") != NULL);
   plan->device->ops = sound_device;
   if (rank == FAILING) {
     plan->comm->ops->abort(plan->comm, "for the test"); /* else wait would wait for the others */

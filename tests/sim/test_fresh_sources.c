@@ -114,6 +114,7 @@ static void pull_into_what_cannot_be_mapped(int rank)
     NEED(n_mapped == 2);
     NEED(rank == 0 || (to[0] == run && to[PASSING_BYTES - 1] == run));
     NEED(xfer_plan_run(plan, 9, world_stream()) == XFER_ERR_STATE);
+    NEED(strstr(xfer_last_error(), "each run needs its own sources") != NULL);
     if (rank == 0) world_free(from);
     ranks_barrier();
   }

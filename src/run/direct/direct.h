@@ -96,7 +96,8 @@ xfer_status xfi_direct_start(xfi_direct *direct, xfer_plan *plan, xfer_stream st
 xfer_status xfi_direct_join(const xfi_direct *direct, xfer_stream stream);
 /* Enqueue on `stream`: wait for the copies of peers. */
 xfer_status xfi_direct_finish(const xfi_direct *direct, const xfer_plan *plan, xfer_stream stream);
-/* XFER_ERR_PEER, with its name, if a peer takes no part in run `epoch`. */
+/* XFER_ERR_PEER if a peer takes no part in run `epoch`. The text names one that failed by itself,
+ * if this rank is linked to such a one. */
 xfer_status xfi_direct_check(const xfi_direct *direct, uint64_t epoch);
 /* After a run's work on this rank has ended: did all signals come? The text names who was late. */
 xfer_status xfi_direct_outcome(const xfi_direct *direct, const xfer_plan *plan);
@@ -105,11 +106,12 @@ void xfi_direct_add_awaited(const xfi_direct *direct, uint64_t epoch, bool *awai
 /* The xfi_cancellation of a run's messages. XFER_ERR_PEER if a peer has aborted the run: then this
  * rank's part fails too, and its other peers learn of it here. */
 xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch);
-/* After a run has failed: abort it on the peers, and then end the waits of this rank's streams.
- * Does not wait itself, and may be called again. */
-void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan);
+/* After a run has failed with the status `why`: abort it on the peers, and then end the waits of
+ * this rank's streams. Does not wait itself, and may be called again. */
+void xfi_direct_give_up(xfi_direct *direct, const xfer_plan *plan, xfer_status why);
 /* The same, and return once no peer copies to or from this rank's memory any more. XFER_ERR_TIMEOUT
  * names a peer that may still do so. */
-xfer_status xfi_direct_abort(xfi_direct *direct, const xfer_plan *plan, xfi_deadline deadline);
+xfer_status xfi_direct_abort(xfi_direct *direct, const xfer_plan *plan, xfer_status why,
+                             xfi_deadline deadline);
 
 #endif

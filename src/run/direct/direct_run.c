@@ -28,6 +28,8 @@
 
 /* This rank sets it in a flag, beside XFI_FLAG_VOID, when it gives up waiting for that flag. */
 #define LATE (UINT64_C(1) << 61)
+/* In XFI_ABORTED, beside XFI_FLAG_VOID: the peer aborted the run because another rank failed. */
+#define FOLLOWS (UINT64_C(1) << 60)
 
 enum { POLL_NS = 20000 }; /* between two reads of a flag */
 /* How often a run polls whether its streams are idle, so that copies need no guard, and how often a
@@ -44,7 +46,7 @@ static uint64_t read_flag(const uint64_t *flag)
 /* The number of the run in a flag's value. */
 static uint64_t run_of(uint64_t value)
 {
-  return value & ~(XFI_FLAG_VOID | LATE);
+  return value & ~(XFI_FLAG_VOID | LATE | FOLLOWS);
 }
 
 /* Does the flag say that run `epoch` has failed? A rank that aborts after that run makes the flag
@@ -70,12 +72,13 @@ static bool give_up(xfi_watch *w, int i, uint64_t value)
   return true;
 }
 
-/* Make one of our words on a peer's page void, since the run does not complete here. */
-static void make_void(const xfi_direct *d, uint64_t epoch, const xfi_link *link, int which)
+/* Make one of our words on a peer's page void, since the run does not complete here. `value` is the
+ * run's number, with FOLLOWS if that is so. */
+static void make_void(const xfi_direct *d, uint64_t value, const xfi_link *link, int which)
 {
   if (link->page != NULL)
     d->device->ops->flags_store(d->device, xfi_word(link->page, d->rank, which),
-                                epoch | XFI_FLAG_VOID);
+                                value | XFI_FLAG_VOID);
 }
 
 /* Is some watched flag missing? */
@@ -122,10 +125,18 @@ static bool has_aborted(const xfi_direct *d, const xfi_link *link, uint64_t epoc
 
 xfer_status xfi_direct_check(const xfi_direct *d, uint64_t epoch)
 {
-  for (size_t i = 0; i < d->links.n; i++)
-    XFI_CHECK(!has_aborted(d, &d->links.at[i], epoch), XFER_ERR_PEER,
-              "rank %d left the plan's runs: it failed, or its plan is destroyed",
-              d->links.at[i].rank);
+  int follower = -1;
+
+  for (size_t i = 0; i < d->links.n; i++) {
+    const int rank = d->links.at[i].rank;
+
+    if (!has_aborted(d, &d->links.at[i], epoch)) continue;
+    XFI_CHECK((read_flag(xfi_word(d->page, rank, XFI_ABORTED)) & FOLLOWS) != 0, XFER_ERR_PEER,
+              "rank %d aborted the run: it failed, or its plan is destroyed", rank);
+    follower = rank;
+  }
+  XFI_CHECK(follower < 0, XFER_ERR_PEER,
+            "rank %d aborted the run: another rank failed, or its plan is destroyed", follower);
   return XFER_OK;
 }
 
@@ -382,7 +393,8 @@ xfer_status xfi_direct_outcome(const xfi_direct *d, const xfer_plan *plan)
   XFI_TRY(xfi_direct_check(d, plan->run.epoch));
   for (int i = 0; i < d->await.n; i++)
     XFI_CHECK(!is_void(d->await.at[i], plan->run.epoch), XFER_ERR_PEER,
-              "rank %d failed in this run", rank_of(d, d->await.at[i]));
+              "rank %d did not copy: it or another rank failed in this run",
+              rank_of(d, d->await.at[i]));
   return XFER_OK;
 }
 
@@ -418,15 +430,16 @@ xfer_status xfi_direct_propagate_abort(void *direct, uint64_t epoch)
   const xfer_status st = xfi_direct_check(d, epoch);
 
   for (size_t i = 0; i < d->links.n && st != XFER_OK; i++)
-    make_void(d, epoch, &d->links.at[i], XFI_ABORTED);
+    make_void(d, epoch | FOLLOWS, &d->links.at[i], XFI_ABORTED);
   return st;
 }
 
-void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan)
+void xfi_direct_give_up(xfi_direct *d, const xfer_plan *plan, xfer_status why)
 {
+  const uint64_t aborted = plan->run.epoch | (why == XFER_ERR_PEER ? FOLLOWS : 0);
+
   for (size_t i = 0; i < d->links.n; i++) {
-    make_void(d, plan->run.epoch, &d->links.at[i],
-              XFI_ABORTED); /* before READY, which ends waits */
+    make_void(d, aborted, &d->links.at[i], XFI_ABORTED); /* before READY, which ends waits */
     make_void(d, plan->run.epoch, &d->links.at[i], XFI_READY);
   }
   for (int i = 0; i < d->watch.flags.n; i++)
@@ -443,12 +456,13 @@ static xfer_status drain(const xfi_direct *d, const xfer_plan *plan, xfi_deadlin
   return xfi_run_await_event(d->device, plan->run.finished, deadline);
 }
 
-xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfi_deadline deadline)
+xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfer_status why,
+                             xfi_deadline deadline)
 {
   xfer_status drained;
   int late;
 
-  xfi_direct_give_up(d, plan);
+  xfi_direct_give_up(d, plan, why);
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
