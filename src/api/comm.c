@@ -22,7 +22,9 @@ xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *dev
   c->device = device;
   c->plans.comm = transport;
   c->plans.device = device;
-  c->timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
+  c->plans.timeout_ms = XFI_DEFAULT_TIMEOUT_MS;
+  c->cache.plans = c->registry.plans = &c->plans;
+  c->registry.cache = &c->cache;
   *comm = c;
   span = xfi_span_begin(XFI_SYS_COMM, transport->rank, XFI_TRACK_CALLS, "comm");
   xfi_span_end(&span, XFER_OK, "%d ranks, xfer %s", transport->size, xfer_version());
@@ -104,9 +106,8 @@ static void end(xfer_comm *comm)
 
   xfi_device_enter(comm->device, &before);
   comm->plans.is_ending = true;
-  (void)xfi_kept_forget_all(comm); /* who asks for it does so by xfer_comm_check() */
-  xfi_comm_free_registered(comm);
-  xfi_free(comm->votes);
+  xfi_cache_free(&comm->cache);
+  xfi_registry_free(&comm->registry);
   comm->transport->ops->destroy(comm->transport);
   xfi_device_leave(comm->device, &before);
   comm->device->ops->destroy(comm->device);
@@ -154,13 +155,7 @@ xfer_status xfer_comm_set_timeout(xfer_comm *comm, uint64_t timeout_ms)
   XFI_NEED(comm);
   XFI_CHECK(timeout_ms <= INT64_MAX, XFER_ERR_ARG, "timeout of %llu ms, above 2^63 - 1",
             (unsigned long long)timeout_ms);
-  comm->timeout_ms = timeout_ms == 0 ? XFI_DEFAULT_TIMEOUT_MS : timeout_ms;
-  for (int i = 0; i < comm->n_kept; i++) {
-    const xfi_kept *k = &comm->kept[i];
-
-    if (k->plan != NULL) k->plan->options.timeout_ms = comm->timeout_ms;
-    if (k->other != NULL) k->other->options.timeout_ms = comm->timeout_ms;
-  }
+  xfi_cache_set_timeout(&comm->cache, timeout_ms == 0 ? XFI_DEFAULT_TIMEOUT_MS : timeout_ms);
   return XFER_OK;
 }
 
@@ -191,7 +186,7 @@ xfer_status xfer_comm_check(xfer_comm *comm)
   XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   st = comm->transport->ops->check(comm->transport);
-  if (st == XFER_OK) st = xfi_kept_check(comm);
+  if (st == XFER_OK) st = xfi_cache_check(&comm->cache);
   xfi_device_leave(comm->device, &before);
   return st;
 }
@@ -226,5 +221,32 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
     xfi_comm_decline(transport, xfi_comm_deadline(comm)); /* the others wait in that gathering */
   transport->inside = XFI_INSIDE_ANOTHER;
   xfi_device_leave(comm->device, &before);
+  return st;
+}
+
+xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
+{
+  xfer_status st = XFER_OK;
+  xfi_entered before;
+  xfi_span span;
+
+  XFI_NEED(comm);
+  xfi_device_enter(comm->device, &before);
+  span = xfi_span_begin(XFI_SYS_COMM, comm->transport->rank, XFI_TRACK_CALLS, "xfer_comm_register");
+  comm->transport->inside = XFI_INSIDE_REGISTER;
+  st = xfi_registry_add(&comm->registry, memory, xfi_comm_deadline(comm));
+  xfi_span_end(&span, st, "%d ranks", comm->transport->size);
+  xfi_device_leave(comm->device, &before);
+  return st;
+}
+
+xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
+{
+  xfer_status st = XFER_OK;
+
+  XFI_NEED(comm);
+  comm->transport->inside = XFI_INSIDE_UNREGISTER;
+  XFI_ON_DEVICE(comm->device,
+                st = xfi_registry_remove(&comm->registry, memory, xfi_comm_deadline(comm)));
   return st;
 }

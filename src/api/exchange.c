@@ -1,6 +1,5 @@
 /*
- * The public functions of exchanges: arguments are checked, and src/run is called; or kept.c for an
- * exchange that is planned, bound and run in one call.
+ * The public functions of exchanges: arguments are checked, and src/run is called.
  */
 #include <stddef.h>
 #include <string.h>
@@ -126,7 +125,7 @@ static void digest_of(uint64_t digest[2], const xfi_operations *ops)
 static bool all_registered(const xfer_comm *comm, const xfer_view *views, size_t n)
 {
   for (size_t i = 0; i < n; i++)
-    if (!xfi_comm_is_registered(comm, &views[i])) return false;
+    if (!xfi_registry_covers(&comm->registry, &views[i])) return false;
   return true;
 }
 
@@ -171,7 +170,7 @@ static xfer_status exchange(xfer_comm *comm, given *g, xfer_stream stream)
     call.mapped = all_registered(comm, g->send_views, g->ops.sends.n) &&
                   all_registered(comm, g->recv_views, g->ops.recvs.n);
   }
-  return xfi_kept_call(comm, st, &call, stream);
+  return xfi_cache_call(&comm->cache, st, &call, stream);
 }
 
 xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xfer_view *send_views,

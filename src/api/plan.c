@@ -48,7 +48,7 @@ xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_pla
 {
   const xfer_status st = copy_options(options, given);
 
-  if (options->timeout_ms == 0) options->timeout_ms = comm->timeout_ms;
+  if (options->timeout_ms == 0) options->timeout_ms = comm->plans.timeout_ms;
   XFI_TRY(st);
   XFI_NEED_IN(who, true, plan);
   return XFER_OK;

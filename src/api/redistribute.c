@@ -1,5 +1,5 @@
 /*
- * One tensor, one call: the plan API with a plan that the comm keeps (kept.c).
+ * One tensor, one call: the plan API with a cached plan (run/cache).
  */
 #include <string.h>
 
@@ -44,8 +44,9 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
   comm->transport->inside = XFI_INSIDE_REDISTRIBUTE;
-  call.mapped = xfi_comm_is_registered(comm, src_view) && xfi_comm_is_registered(comm, dst_view);
-  st = xfi_kept_call(comm, xfi_comm_refused(comm->transport, XFER_OK), &call, stream);
+  call.mapped = xfi_registry_covers(&comm->registry, src_view) &&
+                xfi_registry_covers(&comm->registry, dst_view);
+  st = xfi_cache_call(&comm->cache, xfi_comm_refused(comm->transport, XFER_OK), &call, stream);
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
   return st;

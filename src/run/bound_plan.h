@@ -108,7 +108,7 @@ struct xfer_plan {
   uint64_t serial;           /* counts from 1; no other plan of this process ever has the same */
   xfer_plan *next;           /* the next plan that uses the comm's block of slots (staging.h) */
   bool has_slots;            /* it is in the list of plans that use that block */
-  bool is_kept;      /* the comm keeps it for calls like xfer_redistribute(), which do not wait */
+  bool is_cached;    /* the comm keeps it for calls like xfer_redistribute(), which do not wait */
   bool is_transient; /* bound memory may be freed after a run: no peer keeps it mapped; agreed */
   xfi_convert *converts; /* [n_classes] conversions of elements, see xfi_plan_elem() */
   xfi_quant *quant;      /* NULL: no tensor is quantised by blocks, on any rank */

@@ -3,7 +3,8 @@
  * lanes that there are, or give them other addresses. And release, which gives the lanes back.
  *
  * A commit is a vote of each rank, an all-gather of the votes, and the work that the votes call
- * for. xfi_plan_commit() is all three; kept.c makes the all-gather itself, together with its own.
+ * for. xfi_plan_commit() is all three; plan_cache.c makes the all-gather itself, together with its
+ * own.
  */
 #include <string.h>
 

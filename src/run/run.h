@@ -10,6 +10,8 @@
  * - pipeline/: streams to and from ranks that share memory (channels.c), and steps (steps.c) of
  *   gather, message, scatter through slots (staging.c), made of packed rounds (packed.c) and of
  *   broadcasts (broadcast_list.c, broadcast.c);
+ * - cache/: plans that a comm keeps for calls which plan, bind and run in one (plan_cache.c), and
+ *   memory that stays mapped for them (registry.c);
  * - verify/: digests of what sources and destinations hold;
  * - staged.c: what the lanes of a staged plan write in place of destinations;
  * - snapshot.c: what peers read in place of sources that they may not keep mapped; mirror.c: memory

@@ -39,7 +39,7 @@ static uint64_t needed(const xfer_plan *plan)
 }
 
 /* A plan that has no snapshot yet needs room for two, since a second plan may take turns with it
- * (kept.c): with one snapshot alone messages would be faster, if the comm has any. */
+ * (plan_cache.c): with one snapshot alone messages would be faster, if the comm has any. */
 bool xfi_snapshot_fits(const xfer_plan *plan)
 {
   const uint64_t others = plan->plans->snapshot_bytes - xfi_snapshot_bytes(plan);

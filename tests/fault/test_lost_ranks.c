@@ -274,7 +274,7 @@ static void test_a_torn_plan_is_whole_after_the_next_commit_and_run(void **state
   play_all(&all);
 }
 
-/* What xfer_redistribute() does with a kept plan. */
+/* What xfer_redistribute() does with a cached plan. */
 static xfer_status run_and_assume_complete(xfer_plan *plan)
 {
   xfer_status st = xfi_run_start(plan, plan->version + 1, NULL);

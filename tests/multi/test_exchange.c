@@ -251,14 +251,14 @@ static void test_what_differs_behind_many_is_named(void **state)
   }
 }
 
-/* ---- kept plans --------------------------------------------------------------------------- */
+/* ---- cached plans ------------------------------------------------------------------------- */
 
-static int count_kept(const xfer_comm *comm)
+static int count_cached(const xfer_comm *comm)
 {
   int n = 0;
 
-  for (int i = 0; i < XFI_CACHE_PLANS; i++)
-    n += comm->kept[i].plan != NULL;
+  for (int i = 0; i < XFI_CACHE_SIZE; i++)
+    n += comm->cache.at[i].plan != NULL;
   return n;
 }
 
@@ -282,7 +282,7 @@ static void change_between_two(int rank, void *context)
   if (rank == 1) l[1].recvs[1].id = 7;
   for (int call = 0; call < 6; call++) {
     expect(exchange(j, &l[call % 2], rank));
-    expect(count_kept(j->comms[rank]) == (call == 0 ? 1 : 2));
+    expect(count_cached(j->comms[rank]) == (call == 0 ? 1 : 2));
   }
 }
 
@@ -304,12 +304,12 @@ static void many_at_once(int rank, void *context)
   lists l;
 
   make_lists(&l, rank);
-  for (int call = 0; call < 2 * XFI_CACHE_PLANS; call++) {
+  for (int call = 0; call < 2 * XFI_CACHE_SIZE; call++) {
     for (int k = 0; k < N_OPERATIONS; k++)
       l.sends[k].id = l.recvs[k].id = (uint64_t)(call * 10 + k);
     expect(exchange(j, &l, rank));
   }
-  expect(count_kept(j->comms[rank]) == XFI_CACHE_PLANS);
+  expect(count_cached(j->comms[rank]) == XFI_CACHE_SIZE);
 }
 
 static void test_the_oldest_plan_goes_when_there_are_many(void **state)

@@ -138,15 +138,15 @@ static void call_again(job *j, int rank)
   register_both(j, rank);
   for (int version = 1; version <= 5; version++)
     expect_direct(j, rank, &problems[0], DENSE, version);
-  expect(count_kept(j, rank) == 1);
+  expect(count_cached(j, rank) == 1);
   for (int version = 6; version <= 9; version++)
     for (int p = 0; p < N_FULL; p++)
       expect_direct(j, rank, &problems[p], (form)(version % 4), version);
-  expect(count_kept(j, rank) == N_FULL);
+  expect(count_cached(j, rank) == N_FULL);
   expect_packed(j, rank, &problems[0], SCATTER, 10);
-  expect(count_kept(j, rank) == N_FULL + 1); /* beside the direct one */
+  expect(count_cached(j, rank) == N_FULL + 1); /* beside the direct one */
   expect_direct(j, rank, &problems[0], DENSE, 11);
-  expect(count_kept(j, rank) == N_FULL + 1);
+  expect(count_cached(j, rank) == N_FULL + 1);
 }
 
 static void test_later_calls_find_the_kept_plan_and_move_what_is_there_now(void **state)
@@ -167,9 +167,9 @@ static void undo(job *j, int rank)
   register_both(j, rank);
   for (int p = 0; p < N_FULL; p++)
     expect_direct(j, rank, &problems[p], SHIFTED, 1);
-  expect(count_kept(j, rank) == N_FULL);
+  expect(count_cached(j, rank) == N_FULL);
   unregister(j, rank, first);
-  expect(count_kept(j, rank) == 0);
+  expect(count_cached(j, rank) == 0);
   expect_packed(j, rank, &problems[0], SHIFTED, 2);
   unregister(j, rank, second);
   expect(count_mapped(&j->w, rank) == 0);
@@ -253,7 +253,7 @@ static void allocate_and_register_again(job *j, int rank)
   expect_direct(j, rank, &problems[0], DENSE, 1);
   if (rank == j->victim) renew(&j->w, rank, DST);
   meet(j, rank);
-  register_both(j, rank); /* the kept plan was made for what was there before */
+  register_both(j, rank); /* the cached plan was made for what was there before */
   expect_direct(j, rank, &problems[0], DENSE, 2);
   expect_direct(j, rank, &problems[0], DENSE, 3);
 }
@@ -377,8 +377,8 @@ static void expect_direct_on_a_host(xfer_comm *comm, int rank)
   if (xfer_problem_parse(&src, &dst, "u8[4] (1)@0:R -> (4)@0-3:S0") != XFER_OK) abort();
   expect(xfer_redistribute(comm, src, &src_view, dst, &dst_view, NULL) == XFER_OK);
   expect(got[0] == POISON && got[1] == 11 + rank && got[2] == POISON);
-  expect(comm->kept[0].plan != NULL && comm->kept[1].plan == NULL);
-  expect(xfer_plan_report(comm->kept[0].plan, &report) == XFER_OK);
+  expect(comm->cache.at[0].plan != NULL && comm->cache.at[1].plan == NULL);
+  expect(xfer_plan_report(comm->cache.at[0].plan, &report) == XFER_OK);
   expect(report.packed_bytes == 0 && report.n_rounds == 0);
   xfer_layout_destroy(src);
   xfer_layout_destroy(dst);

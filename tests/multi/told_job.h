@@ -292,12 +292,12 @@ static inline void unregister(job *j, int rank, int side)
   expect(xfer_comm_unregister(j->comms[rank], memory_of(j, rank, side)) == XFER_OK);
 }
 
-static inline int count_kept(const job *j, int rank)
+static inline int count_cached(const job *j, int rank)
 {
   int n = 0;
 
-  for (int k = 0; k < XFI_CACHE_PLANS; k++)
-    n += j->comms[rank]->kept[k].plan != NULL;
+  for (int k = 0; k < XFI_CACHE_SIZE; k++)
+    n += j->comms[rank]->cache.at[k].plan != NULL;
   return n;
 }
 

@@ -198,7 +198,7 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
 
 /* Let the last group make the copies within this rank too, if they are few, so that they need no
  * launch of their own. Not if the group then needs several launches; nor if the plan has a
- * snapshot, whose launch takes these copies (snapshot.c); nor if the launch of a kept plan would
+ * snapshot, whose launch takes these copies (snapshot.c); nor if the launch of a cached plan would
  * then read a table, for which its next call would have to wait. */
 static xfer_status join_local(xfi_direct *d, xfer_plan *plan)
 {
@@ -211,7 +211,7 @@ static xfer_status join_local(xfi_direct *d, xfer_plan *plan)
   g->has_local = true;
   XFI_TRY(make_batches(g, d, plan));
   if (dev->batch_is_one_launch(g->batches[0]) &&
-      !(plan->is_kept && xfi_batch_is_read(d->device, g->batches[0]))) {
+      !(plan->is_cached && xfi_batch_is_read(d->device, g->batches[0]))) {
     xfi_local_join(plan);
     return XFER_OK;
   }
@@ -313,7 +313,7 @@ xfer_status xfi_direct_create(xfi_direct **direct, xfer_plan *plan, const xfi_ne
   XFI_CHECK_DONE(d != NULL, XFER_ERR_NOMEM, "direct lane");
   d->device = plan->device;
   d->rank = plan->moves->rank;
-  d->aborts_at_deadline = plan->is_kept;
+  d->aborts_at_deadline = plan->is_cached;
   d->watch.alarm.ring = xfi_direct_ring;
   XFI_TRY_DONE(xfi_links_list(&d->links, plan, near));
   if (*mine == XFER_OK) *mine = xfi_links_list_ranks(&d->links, plan);

@@ -2,13 +2,13 @@
  * Calls that plan, bind and run in one (xfer_redistribute() and xfer_exchange()), with plans that
  * the comm keeps from call to call. Collective, on the thread that makes the comm's calls.
  *
- * Ranks cannot name a kept plan by their arguments: these differ from rank to rank, and a rank that
- * was not given a layout does not know what the others mean. But every rank has made the same
- * calls, so all keep the same plans at the same places. Each rank looks up the places whose plan
- * was made for its present arguments, and a vote finds a place that suits all of them; if there is
- * none they make a new plan.
+ * Ranks cannot name a cached plan by their arguments: these differ from rank to rank, and a rank
+ * that was not given a layout does not know what the others mean. But every rank has made the same
+ * calls, so the same entries of all caches have the same plans. Each rank looks up the entries
+ * whose plan was made for its present arguments, and a vote finds an entry that suits all of them;
+ * if there is none they make a new plan.
  *
- * Mostly a rank finds one place alone. Then it guesses that this is the one, and begins the plan's
+ * Mostly a rank finds one entry alone. Then it guesses that this is the one, and begins the plan's
  * commit, and even to send, before it has heard of the others. If all have guessed the same, a
  * single all-gather settles the vote and the commit.
  *
@@ -17,16 +17,18 @@
  * two take turns: one is written while the other is read. A loop over 50 MB on 2 H200 takes 158 us
  * a call in this way, and 191 if the caller's stream waits for the readers of each copy.
  */
+#include "plan_cache.h"
+
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "error.h"
-#include "object.h"
 #include "sequence.h"
 
 /* What a rank tells the others as a call of xfer_redistribute() or xfer_exchange() begins. */
 typedef struct call_vote {
-  uint64_t found;         /* bit i: its plan at place i was made for its present arguments */
+  uint64_t found;         /* bit i: the plan of entry i was made for its present arguments */
   int32_t mapped;         /* 1: its memory can stay mapped */
   int32_t waits;          /* 1: peers still read its copy in the last call's plan, */
   int32_t has_room;       /* 1: there is room for a second plan like that, */
@@ -49,26 +51,27 @@ typedef struct call_votes {
   xfi_commit_vote *commits; /* likewise */
 } call_votes;
 
-/* Points `room` to memory for the votes of all ranks, which belongs to the comm. */
-static xfer_status find_room(call_votes *room, xfer_comm *comm)
+/* Points `room` to memory for the votes of all ranks, which belongs to the cache. */
+static xfer_status find_room(call_votes *room, xfi_plan_cache *cache)
 {
-  const size_t size = (size_t)comm->transport->size;
+  xfi_comm *comm = cache->plans->comm;
+  const size_t size = (size_t)comm->size;
 
-  if (comm->votes == NULL)
-    comm->votes = xfi_comm_calloc(comm->transport, size, sizeof *room->all + sizeof *room->commits);
-  XFI_CHECK(comm->votes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  room->all = comm->votes;
+  if (cache->votes == NULL)
+    cache->votes = xfi_comm_calloc(comm, size, sizeof *room->all + sizeof *room->commits);
+  XFI_CHECK(cache->votes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  room->all = cache->votes;
   room->commits = (xfi_commit_vote *)(room->all + size);
   return XFER_OK;
 }
 
-xfer_status xfi_kept_check(const xfer_comm *comm)
+xfer_status xfi_cache_check(const xfi_plan_cache *cache)
 {
   xfer_status st = XFER_OK;
   char why[XFI_ERROR_BYTES];
 
-  for (int i = 0; i < comm->n_kept; i++) {
-    xfer_plan *const plans[] = {comm->kept[i].plan, comm->kept[i].other};
+  for (int i = 0; i < cache->n; i++) {
+    xfer_plan *const plans[] = {cache->at[i].plan, cache->at[i].other};
 
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
       const xfer_status came = plans[p] == NULL ? XFER_OK : xfi_run_check(plans[p]);
@@ -84,10 +87,10 @@ xfer_status xfi_kept_check(const xfer_comm *comm)
 
 /* Checks what this rank knows before a call does anything: whether an earlier call failed after it
  * had returned, and whether work may be put on the stream. */
-static xfer_status check(const xfer_comm *comm, xfer_stream stream)
+static xfer_status check(const xfi_plan_cache *cache, xfer_stream stream)
 {
-  XFI_TRY(xfi_kept_check(comm));
-  return xfi_stream_check(comm->device, stream);
+  XFI_TRY(xfi_cache_check(cache));
+  return xfi_stream_check(cache->plans->device, stream);
 }
 
 /* Destroys the plan *of once the last call that used it has ended, and returns the outcome of that
@@ -107,36 +110,53 @@ static xfer_status forget_plan(xfer_plan **of)
 }
 
 /* Destroys both plans of an entry, and returns the outcome of their last calls. */
-static xfer_status forget(xfi_kept *kept)
+static xfer_status forget(xfi_cached *k)
 {
-  const xfer_status other = forget_plan(&kept->other);
-  const xfer_status st = forget_plan(&kept->plan);
+  const xfer_status other = forget_plan(&k->other);
+  const xfer_status st = forget_plan(&k->plan);
 
   return st != XFER_OK ? st : other;
 }
 
-xfer_status xfi_kept_forget_all(xfer_comm *comm)
+void xfi_cache_set_timeout(xfi_plan_cache *cache, uint64_t timeout_ms)
+{
+  cache->plans->timeout_ms = timeout_ms;
+  for (int i = 0; i < cache->n; i++) {
+    const xfi_cached *k = &cache->at[i];
+
+    if (k->plan != NULL) k->plan->options.timeout_ms = timeout_ms;
+    if (k->other != NULL) k->other->options.timeout_ms = timeout_ms;
+  }
+}
+
+xfer_status xfi_cache_clear(xfi_plan_cache *cache)
 {
   xfer_status st = XFER_OK;
 
-  for (int i = 0; i < comm->n_kept; i++) {
-    const xfer_status came = forget(&comm->kept[i]);
+  for (int i = 0; i < cache->n; i++) {
+    const xfer_status came = forget(&cache->at[i]);
 
     if (came != XFER_OK) st = came; /* whose text is the last error */
   }
   return st;
 }
 
-/* Set the bits of *found for the places whose plan was made for this call's arguments. Returns the
- * guess: the only such place that also suits this rank's memory; NULL: there is none, or there are
- * several. */
-static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call *call)
+void xfi_cache_free(xfi_plan_cache *cache)
 {
-  xfi_kept *guess = NULL;
+  (void)xfi_cache_clear(cache); /* who asks for its status does so by xfi_cache_check() */
+  xfi_free(cache->votes);
+}
+
+/* Set the bits of *found for the entries whose plan was made for this call's arguments. Returns the
+ * guess: the only such entry that also suits this rank's memory; NULL: there is none, or there are
+ * several. */
+static xfi_cached *find_cached(uint64_t *found, xfi_plan_cache *cache, const xfi_one_call *call)
+{
+  xfi_cached *guess = NULL;
   int n = 0;
 
-  for (int i = 0; i < comm->n_kept; i++) {
-    xfi_kept *k = &comm->kept[i];
+  for (int i = 0; i < cache->n; i++) {
+    xfi_cached *k = &cache->at[i];
 
     if (k->plan == NULL || memcmp(k->key, call->key, sizeof k->key) != 0) continue;
     *found |= UINT64_C(1) << i;
@@ -149,12 +169,12 @@ static xfi_kept *find_kept(uint64_t *found, xfer_comm *comm, const xfi_one_call 
 
 /* Describes in the vote the plan of the last call, if this call is the same on this rank and a
  * second plan may take turns with that one. */
-static void describe_last(call_vote *vote, const xfer_comm *comm)
+static void describe_last(call_vote *vote, const xfi_plan_cache *cache)
 {
-  for (int i = 0; i < comm->n_kept; i++) {
-    const xfi_kept *k = &comm->kept[i];
+  for (int i = 0; i < cache->n; i++) {
+    const xfi_cached *k = &cache->at[i];
 
-    if ((vote->found >> i & 1) == 0 || k->used != comm->n_calls) continue;
+    if ((vote->found >> i & 1) == 0 || k->used != cache->n_calls) continue;
     if (k->other != NULL || k->is_single) continue;
     vote->waits = xfi_run_awaits_readers(k->plan);
     vote->has_room = xfi_plan_fits_twice(k->plan);
@@ -181,7 +201,7 @@ static xfer_status check_sequence(const call_vote *all, int n_ranks)
 /* Gather the votes. *vote becomes what holds for all ranks, if none has failed. *begun: all have
  * begun the commit of the same guess. Collective. */
 static xfer_status combine(call_vote *vote, bool *begun, const call_votes *room, xfi_comm *comm,
-                           const xfi_kept *guess, xfi_deadline deadline)
+                           const xfi_cached *guess, xfi_deadline deadline)
 {
   const xfer_status mine = (xfer_status)vote->status;
   xfer_status in_order;
@@ -209,61 +229,61 @@ static xfer_status combine(call_vote *vote, bool *begun, const call_votes *room,
   return in_order == XFER_OK ? XFER_OK : xfi_comm_agree(comm, in_order, deadline);
 }
 
-/* The plan that all ranks keep; NULL: there is none. */
-static xfi_kept *find_agreed(xfer_comm *comm, const call_vote *vote)
+/* The entry that suits all ranks; NULL: there is none. */
+static xfi_cached *find_agreed(xfi_plan_cache *cache, const call_vote *vote)
 {
-  for (int i = 0; i < comm->n_kept; i++)
-    if ((vote->found >> i & 1) != 0 && comm->kept[i].mapped == (vote->mapped != 0))
-      return &comm->kept[i];
+  for (int i = 0; i < cache->n; i++)
+    if ((vote->found >> i & 1) != 0 && cache->at[i].mapped == (vote->mapped != 0))
+      return &cache->at[i];
   return NULL;
 }
 
 /* A free entry, or else the one that was not used for longest, emptied; *mine is then the outcome
  * of its last call. */
-static xfi_kept *free_entry(xfer_comm *comm, xfer_status *mine)
+static xfi_cached *free_entry(xfi_plan_cache *cache, xfer_status *mine)
 {
-  xfi_kept *oldest = &comm->kept[0];
+  xfi_cached *oldest = &cache->at[0];
 
-  for (int i = 0; i < comm->n_kept; i++) {
-    if (comm->kept[i].plan == NULL) return &comm->kept[i];
-    if (comm->kept[i].used < oldest->used) oldest = &comm->kept[i];
+  for (int i = 0; i < cache->n; i++) {
+    if (cache->at[i].plan == NULL) return &cache->at[i];
+    if (cache->at[i].used < oldest->used) oldest = &cache->at[i];
   }
-  if (comm->n_kept < XFI_CACHE_PLANS) return &comm->kept[comm->n_kept++];
+  if (cache->n < XFI_CACHE_SIZE) return &cache->at[cache->n++];
   *mine = forget(oldest);
   return oldest;
 }
 
 /* Would this call, by the plan of the last call, have to wait for readers of its copy? */
-static bool would_wait(const xfer_comm *comm, const xfi_kept *k, const call_vote *vote)
+static bool would_wait(const xfi_plan_cache *cache, const xfi_cached *k, const call_vote *vote)
 {
-  return k->used == comm->n_calls && vote->waits != 0 && vote->has_messages == 0;
+  return k->used == cache->n_calls && vote->waits != 0 && vote->has_messages == 0;
 }
 
 /* Do snapshots of other plans take the room that this one needs? Either it has none of its own for
  * want of room, so that its data goes in messages; or a second plan would be of use, and there is
  * no room for its. */
-static bool lacks_room(const xfer_comm *comm, const xfi_kept *k, const call_vote *vote)
+static bool lacks_room(const xfi_plan_cache *cache, const xfi_cached *k, const call_vote *vote)
 {
-  if (k->plan->is_transient && comm->device->ops->pulls && !k->plan->lanes.uses_snapshots)
+  if (k->plan->is_transient && cache->plans->device->ops->pulls && !k->plan->lanes.uses_snapshots)
     return true;
-  return would_wait(comm, k, vote) && vote->has_room == 0;
+  return would_wait(cache, k, vote) && vote->has_room == 0;
 }
 
 /* Makes room for the snapshots of a plan or of its second plan: destroys plans with snapshots that
- * none of the last XFI_CACHE_PLANS calls has used, and, for a first plan and only once, the second
+ * none of the last XFI_CACHE_SIZE calls has used, and, for a first plan and only once, the second
  * plans of other entries. All ranks destroy the same plans. *mine becomes the outcome of their last
  * calls. Returns whether there were any. */
-static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
+static bool make_room(xfi_plan_cache *cache, xfi_cached *entry, xfer_status *mine)
 {
-  const bool others = !kept->plan->lanes.uses_snapshots && !kept->had_room;
+  const bool others = !entry->plan->lanes.uses_snapshots && !entry->had_room;
   bool any = false;
 
-  for (int i = 0; i < comm->n_kept; i++) {
-    xfi_kept *k = &comm->kept[i];
+  for (int i = 0; i < cache->n; i++) {
+    xfi_cached *k = &cache->at[i];
     xfer_status came;
 
-    if (k == kept || k->plan == NULL || !k->plan->lanes.uses_snapshots) continue;
-    if (comm->n_calls - k->used >= XFI_CACHE_PLANS)
+    if (k == entry || k->plan == NULL || !k->plan->lanes.uses_snapshots) continue;
+    if (cache->n_calls - k->used >= XFI_CACHE_SIZE)
       came = forget(k);
     else if (others && k->other != NULL)
       came = forget_plan(&k->other);
@@ -272,43 +292,44 @@ static bool make_room(xfer_comm *comm, xfi_kept *kept, xfer_status *mine)
     if (came != XFER_OK) *mine = came; /* whose text is the last error */
     any = true;
   }
-  kept->had_room = kept->had_room || (others && any);
+  entry->had_room = entry->had_room || (others && any);
   return any;
 }
 
 /* *plan: a new one for the call. Collective. */
-static xfer_status make_plan(xfer_plan **plan, xfer_comm *comm, const xfi_one_call *call,
+static xfer_status make_plan(xfer_plan **plan, xfi_plan_cache *cache, const xfi_one_call *call,
                              bool mapped, xfer_status mine)
 {
   xfer_plan_options options = XFER_PLAN_OPTIONS_INIT;
 
-  options.timeout_ms = comm->timeout_ms;
-  XFI_TRY(call->create(plan, &comm->plans, mine, call->given, &options));
+  options.timeout_ms = cache->plans->timeout_ms;
+  XFI_TRY(call->create(plan, cache->plans, mine, call->given, &options));
   (*plan)->is_transient = !mapped;
-  (*plan)->is_kept = true;
+  (*plan)->is_cached = true;
   return XFER_OK;
 }
 
-/* *kept: an entry with a new plan for the call. Collective. */
-static xfer_status make(xfi_kept **kept, xfer_comm *comm, const xfi_one_call *call, bool mapped)
+/* *entry: one with a new plan for the call. Collective. */
+static xfer_status make(xfi_cached **entry, xfi_plan_cache *cache, const xfi_one_call *call,
+                        bool mapped)
 {
   xfer_status mine = XFER_OK;
-  xfi_kept *k = free_entry(comm, &mine);
+  xfi_cached *k = free_entry(cache, &mine);
 
   memcpy(k->key, call->key, sizeof k->key);
   k->mapped = mapped;
   k->is_single = false;
   k->had_room = false;
-  *kept = k;
-  return make_plan(&k->plan, comm, call, mapped, mine);
+  *entry = k;
+  return make_plan(&k->plan, cache, call, mapped, mine);
 }
 
 /* Count the call, and take the plan whose turn it is. */
-static xfer_plan *take_turn(xfi_kept *k, xfer_comm *comm)
+static xfer_plan *take_turn(xfi_cached *k, xfi_plan_cache *cache)
 {
   xfer_plan *plan = k->plan;
 
-  k->used = ++comm->n_calls;
+  k->used = ++cache->n_calls;
   if (k->other != NULL) {
     k->plan = k->other;
     k->other = plan;
@@ -334,10 +355,11 @@ static xfer_status commit(xfer_plan *plan, const xfi_one_call *call, bool anew, 
 /* Make a second plan, commit it, and put it in the place of the first. *is_made is false if that
  * was not possible; it is not tried again then, and the call goes on with the first plan. An error
  * has ended the comm. Collective. */
-static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const xfi_one_call *call)
+static xfer_status make_other(bool *is_made, xfi_cached *k, xfi_plan_cache *cache,
+                              const xfi_one_call *call)
 {
   xfer_plan *plan = NULL;
-  xfer_status st = make_plan(&plan, comm, call, k->mapped, XFER_OK);
+  xfer_status st = make_plan(&plan, cache, call, k->mapped, XFER_OK);
   char why[XFI_ERROR_BYTES];
 
   if (st == XFER_OK) {
@@ -349,7 +371,7 @@ static xfer_status make_other(bool *is_made, xfi_kept *k, xfer_comm *comm, const
   if (k->is_single) {
     snprintf(why, sizeof why, "%s", xfer_last_error());
     xfi_plan_destroy(plan);
-    if (comm->transport->ops->check(comm->transport) == XFER_OK) st = XFER_OK;
+    if (cache->plans->comm->ops->check(cache->plans->comm) == XFER_OK) st = XFER_OK;
     xfi_set_error("%s", why);
     return st;
   }
@@ -369,16 +391,16 @@ static xfer_status run(xfer_plan *plan, xfer_stream stream)
   return st;
 }
 
-xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_call *call,
-                          xfer_stream stream)
+xfer_status xfi_cache_call(xfi_plan_cache *cache, xfer_status checked, const xfi_one_call *call,
+                           xfer_stream stream)
 {
-  const xfi_deadline deadline = xfi_comm_deadline(comm);
+  const xfi_deadline deadline = xfi_deadline_after((int64_t)cache->plans->timeout_ms);
   call_vote vote = {.mapped = call->mapped,
-                    .n_sequenced = comm->plans.n_sequenced,
+                    .n_sequenced = cache->plans->n_sequenced,
                     .status = checked,
                     .commit = {.plan = NO_PLAN}};
-  xfi_kept *guess = NULL;
-  xfi_kept *k = NULL;
+  xfi_cached *guess = NULL;
+  xfi_cached *k = NULL;
   xfer_plan *plan;
   bool begun = false; /* its commit, on all ranks */
   bool wants_other = false;
@@ -387,27 +409,27 @@ xfer_status xfi_kept_call(xfer_comm *comm, xfer_status checked, const xfi_one_ca
   xfer_status mine = XFER_OK;
   call_votes room;
 
-  XFI_TRY(find_room(&room, comm));
-  if (checked == XFER_OK) vote.status = check(comm, stream);
-  if (vote.status == XFER_OK) guess = find_kept(&vote.found, comm, call);
-  describe_last(&vote, comm);
+  XFI_TRY(find_room(&room, cache));
+  if (checked == XFER_OK) vote.status = check(cache, stream);
+  if (vote.status == XFER_OK) guess = find_cached(&vote.found, cache, call);
+  describe_last(&vote, cache);
   if (guess != NULL) {
     vote.commit = xfi_commit_begin(guess->plan, bind(guess->plan, call));
     xfi_commit_send(guess->plan, &vote.commit);
   }
-  XFI_TRY(combine(&vote, &begun, &room, comm->transport, guess, deadline));
-  k = begun ? guess : find_agreed(comm, &vote);
-  made_room = k != NULL && lacks_room(comm, k, &vote) && make_room(comm, k, &mine);
-  wants_other = begun && xfi_commit_allows_run(room.commits, comm->transport->size) &&
-                would_wait(comm, k, &vote) && vote.has_room != 0;
+  XFI_TRY(combine(&vote, &begun, &room, cache->plans->comm, guess, deadline));
+  k = begun ? guess : find_agreed(cache, &vote);
+  made_room = k != NULL && lacks_room(cache, k, &vote) && make_room(cache, k, &mine);
+  wants_other = begun && xfi_commit_allows_run(room.commits, cache->plans->comm->size) &&
+                would_wait(cache, k, &vote) && vote.has_room != 0;
   if (begun && (wants_other || made_room)) {
     xfi_commit_undo_send(k->plan);
     begun = false;
     if (mine == XFER_OK) mine = (xfer_status)vote.commit.status;
   }
-  if (wants_other) XFI_TRY(make_other(&is_committed, k, comm, call));
-  if (k == NULL) XFI_TRY(make(&k, comm, call, vote.mapped != 0));
-  plan = take_turn(k, comm);
+  if (wants_other) XFI_TRY(make_other(&is_committed, k, cache, call));
+  if (k == NULL) XFI_TRY(make(&k, cache, call, vote.mapped != 0));
+  plan = take_turn(k, cache);
   if (begun)
     XFI_TRY(xfi_commit_end(plan, room.commits, deadline));
   else if (!is_committed)
