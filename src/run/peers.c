@@ -2,7 +2,7 @@
  * Asked by the lanes of a plan as they are built. */
 #include "peers.h"
 
-uint64_t xfi_plan_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)
+uint64_t xfi_plan_unicast_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer)
 {
   const xfi_move_list *list = xfi_plan_moves(plan, send);
   uint64_t n_bytes = 0;

@@ -60,13 +60,13 @@ static inline bool xfi_plan_broadcasts(const xfer_plan *plan, const xfi_class *c
 }
 
 /* Does this rank send to or receive from the peer anything that is not broadcast? */
-static inline bool xfi_plan_has_flow(const xfer_plan *plan, const xfi_peer *peer)
+static inline bool xfi_plan_has_unicast(const xfer_plan *plan, const xfi_peer *peer)
 {
   return xfi_plan_n_broadcast(plan) == 0 ? peer->n > 0 : peer->n_bytes > 0;
 }
 
 /* How many bytes that are not broadcast this rank sends to or receives from the peer. */
-uint64_t xfi_plan_flow_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
+uint64_t xfi_plan_unicast_bytes(const xfer_plan *plan, bool send, const xfi_peer *peer);
 
 /* Does what this rank and the peer exchange go through a channel in shared memory, unless the
  * direct lane or a broadcast carries it? The same on both ends. */

@@ -20,10 +20,10 @@
 
 /* Append what this rank copies over a link in one direction (`send`: to the peer). A copy goes to
  * the list in parts[XFI_QUANT_PARTS] that waits for the scales which it needs (quant.c). */
-static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
-                            bool send)
+static xfer_status add_transfer(xfi_copies *parts, const xfer_plan *plan, const xfi_link *link,
+                                bool send)
 {
-  const bool both = link->flow[send].by == XFI_BY_BOTH;
+  const bool both = link->transfer[send].by == XFI_BY_BOTH;
   xfi_walk w = xfi_walk_begin(plan, link, send);
   /* Room for the usual number of copies, one for each move or piece: growing a large list costs
    * page faults. */
@@ -47,19 +47,19 @@ static xfer_status add_flow(xfi_copies *parts, const xfer_plan *plan, const xfi_
 /* Does this rank copy anything over the link in this direction? */
 static bool link_copies(const xfi_link *link, int way)
 {
-  return way == XFI_PUSH ? xfi_pushes(link->flow[1].by) : xfi_pulls(link->flow[0].by);
+  return way == XFI_PUSH ? xfi_pushes(link->transfer[1].by) : xfi_pulls(link->transfer[0].by);
 }
 
 /* How many bytes it copies. */
 static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
 {
   const bool send = way == XFI_PUSH;
-  const xfi_link_flow *flow = &link->flow[send];
+  const xfi_link_transfer *transfer = &link->transfer[send];
   const uint64_t all =
-      xfi_plan_flow_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[flow->peer]);
+      xfi_plan_unicast_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[transfer->peer]);
 
-  if (flow->by != XFI_BY_BOTH) return all;
-  return send ? flow->pushed_bytes : all - flow->pushed_bytes;
+  if (transfer->by != XFI_BY_BOTH) return all;
+  return send ? transfer->pushed_bytes : all - transfer->pushed_bytes;
 }
 
 static void add_flag(xfi_flags *flags, uint64_t *flag)
@@ -92,7 +92,7 @@ static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
 static xfer_status add_copies(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
 {
   for (int i = 0; i < g->ready.n; i++)
-    XFI_TRY(add_flow(parts, plan, g->links[i], g->way == XFI_PUSH));
+    XFI_TRY(add_transfer(parts, plan, g->links[i], g->way == XFI_PUSH));
   return g->has_local ? xfi_local_add(NULL, &parts[0], plan) : XFER_OK;
 }
 
@@ -273,7 +273,7 @@ static void list_waits(xfi_direct *d)
   d->announce.at = d->peer_flags + n;
   for (size_t i = 0; i < d->links.n; i++) {
     const xfi_link *link = &d->links.at[i];
-    const bool by[2] = {xfi_pushes(link->flow[0].by), xfi_pulls(link->flow[1].by)};
+    const bool by[2] = {xfi_pushes(link->transfer[0].by), xfi_pulls(link->transfer[1].by)};
 
     for (int way = XFI_PUSH; way <= XFI_PULL; way++)
       if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
@@ -394,7 +394,7 @@ void xfi_direct_destroy(xfi_direct *d)
 
 static xfi_by by_of(const xfi_link *link, bool send)
 {
-  return link == NULL ? XFI_BY_NOBODY : link->flow[send].by;
+  return link == NULL ? XFI_BY_NOBODY : link->transfer[send].by;
 }
 
 bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)
@@ -416,7 +416,7 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   if (by != XFI_BY_NOBODY)
     return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
   if (link != NULL) return link->way;
-  if (!xfi_plan_has_flow(p, &list->peers[peer])) return "broadcast";
+  if (!xfi_plan_has_unicast(p, &list->peers[peer])) return "broadcast";
   if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
   if (!p->device->ops->is_synchronous) return "packed: not of one host, user and container";
   if (xfi_plan_shares(p, list->peers[peer].rank))

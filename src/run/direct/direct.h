@@ -84,8 +84,8 @@ bool xfi_direct_drop_sources(xfi_direct *direct);
 /* Does the direct lane carry what goes to, or comes from, a peer? `peer` is an index in the plan's
  * sends.peers or recvs.peers. */
 bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
-/* How the flow to or from a peer travels, in words for reports: an xfi_way_fn of a plan or, with
- * `relay`, of its relay. NULL: not committed. */
+/* How the transfer to or from a peer travels, in words for reports: an xfi_way_fn of a plan or,
+ * with `relay`, of its relay. NULL: not committed. */
 const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
 
 /* ---- direct_run.c ---- */

@@ -16,9 +16,9 @@ enum { MUCH_PART = 16 };
 
 /* ---- which links there are ---- */
 
-/* The value of xfi_link_flow.peer: the peer's index, or XFI_NO_FLOW if the plan may not carry
- * anything directly. */
-static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
+/* The value of xfi_link_transfer.peer: the peer's index, or XFI_NO_TRANSFER if the plan may not
+ * carry anything directly. */
+static size_t transfer_index(const xfer_plan *plan, bool send, size_t peer)
 {
   const xfi_move_list *list = xfi_plan_moves(plan, send);
   const uint32_t lane = plan->options.lane;
@@ -28,16 +28,16 @@ static size_t flow_index(const xfer_plan *plan, bool send, size_t peer)
 
   if (((lane == XFER_LANE_PACKED || lends_nothing) && !plan->lanes.uses_snapshots) ||
       lane == XFER_LANE_BROADCAST || peer == list->n_peers)
-    return XFI_NO_FLOW;
-  return xfi_plan_has_flow(plan, &list->peers[peer]) ? peer : XFI_NO_FLOW;
+    return XFI_NO_TRANSFER;
+  return xfi_plan_has_unicast(plan, &list->peers[peer]) ? peer : XFI_NO_TRANSFER;
 }
 
-static uint64_t flow_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
+static uint64_t transfer_bytes(const xfi_link *link, const xfer_plan *plan, bool send)
 {
-  const size_t peer = link->flow[send].peer;
+  const size_t peer = link->transfer[send].peer;
 
-  if (peer == XFI_NO_FLOW) return 0;
-  return xfi_plan_flow_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[peer]);
+  if (peer == XFI_NO_TRANSFER) return 0;
+  return xfi_plan_unicast_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[peer]);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -48,10 +48,10 @@ static int by_rank(const void *a, const void *b)
   return (*x > *y) - (*x < *y);
 }
 
-static bool has_flows(const xfi_links *links, bool send)
+static bool has_transfers(const xfi_links *links, bool send)
 {
   for (size_t i = 0; i < links->n; i++)
-    if (links->at[i].flow[send].peer != XFI_NO_FLOW) return true;
+    if (links->at[i].transfer[send].peer != XFI_NO_TRANSFER) return true;
   return false;
 }
 
@@ -60,7 +60,7 @@ static bool has_flows(const xfi_links *links, bool send)
  */
 static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send)
 {
-  const bool both_ways = has_flows(links, true) && has_flows(links, false);
+  const bool both_ways = has_transfers(links, true) && has_transfers(links, false);
   const uint64_t kept = plan->moves->self_bytes;
   xfi_ranks *ranks = &links->ranks[send];
   uint64_t most = kept;
@@ -68,12 +68,12 @@ static xfer_status list_ranks(xfi_links *links, const xfer_plan *plan, bool send
   ranks->at = xfi_calloc(links->n + 1, sizeof *ranks->at);
   if (ranks->at == NULL) return XFI_NO_MEMORY("%zu peers", links->n);
   for (size_t i = 0; i < links->n; i++) {
-    const uint64_t n_bytes = flow_bytes(&links->at[i], plan, send);
+    const uint64_t n_bytes = transfer_bytes(&links->at[i], plan, send);
 
     if (n_bytes > most) most = n_bytes;
   }
   for (size_t i = 0; i < links->n; i++)
-    if (flow_bytes(&links->at[i], plan, send) > most / MUCH_PART)
+    if (transfer_bytes(&links->at[i], plan, send) > most / MUCH_PART)
       ranks->at[ranks->n++] = links->at[i].rank;
   if (both_ways || kept > most / MUCH_PART) ranks->at[ranks->n++] = plan->moves->rank;
   xfi_sort(ranks->at, ranks->n, sizeof *ranks->at, by_rank);
@@ -96,15 +96,15 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
                            send < m->sends.n_peers || recv < m->recvs.n_peers;
 
     if (near[rank] == XFI_FAR || !is_linked) continue;
-    links->at[links->n] = (xfi_link){
-        .rank = rank,
-        .flow = {{.peer = flow_index(plan, false, recv)}, {.peer = flow_index(plan, true, send)}},
-        .near = near[rank],
-        .links = links};
-    const int n_flows = (links->at[links->n].flow[0].peer != XFI_NO_FLOW) +
-                        (links->at[links->n].flow[1].peer != XFI_NO_FLOW);
-    links->counts.n_links += n_flows > 0;
-    links->counts.n_both += n_flows == 2;
+    links->at[links->n] = (xfi_link){.rank = rank,
+                                     .transfer = {{.peer = transfer_index(plan, false, recv)},
+                                                  {.peer = transfer_index(plan, true, send)}},
+                                     .near = near[rank],
+                                     .links = links};
+    const int n_transfers = (links->at[links->n].transfer[0].peer != XFI_NO_TRANSFER) +
+                            (links->at[links->n].transfer[1].peer != XFI_NO_TRANSFER);
+    links->counts.n_links += n_transfers > 0;
+    links->counts.n_both += n_transfers == 2;
     links->n++;
   }
   return XFER_OK;
@@ -193,14 +193,14 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer)
 {
   for (size_t i = 0; i < links->n; i++)
-    if (links->at[i].flow[send].peer == peer) return &links->at[i];
+    if (links->at[i].transfer[send].peer == peer) return &links->at[i];
   return NULL;
 }
 
 xfi_walk xfi_walk_begin(const xfer_plan *plan, const xfi_link *link, bool send)
 {
   const xfi_move_list *list = xfi_plan_moves(plan, send);
-  const xfi_peer *peer = &list->peers[link->flow[send].peer];
+  const xfi_peer *peer = &list->peers[link->transfer[send].peer];
   const xfi_move *first = &list->moves[peer->first];
 
   return (xfi_walk){

@@ -12,7 +12,7 @@
 enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
 
 /* Stands in place of an index where nothing goes in that direction. */
-#define XFI_NO_FLOW SIZE_MAX
+#define XFI_NO_TRANSFER SIZE_MAX
 
 /* An allocation of this rank that was advertised to the peer. */
 typedef struct xfi_advertised {
@@ -81,19 +81,19 @@ typedef struct xfi_peer_counts {
 typedef struct xfi_links xfi_links;
 
 /* What goes directly from one end of a link to the other. */
-typedef struct xfi_link_flow {
-  size_t peer;           /* index in the peers of xfi_plan_moves(); XFI_NO_FLOW: nothing goes */
+typedef struct xfi_link_transfer {
+  size_t peer;           /* index in the peers of xfi_plan_moves(); XFI_NO_TRANSFER: nothing goes */
   xfi_by by;             /* who copies */
   bool only_push;        /* only the sender can copy */
   uint64_t pushed_bytes; /* bytes that the sender copies if both ends copy a part */
-} xfi_link_flow;
+} xfi_link_transfer;
 
-/* One peer, and what goes directly between it and this rank. Of each pair [0] is of the flow that
- * we receive, [1] of the flow that we send. A place is where a piece of a view lies: (allocation,
- * offset). */
+/* One peer, and what goes directly between it and this rank. Of each pair [0] is of the transfer
+ * that we receive, [1] of the transfer that we send. A place is where a piece of a view lies:
+ * (allocation, offset). */
 typedef struct xfi_link {
   int rank;
-  xfi_link_flow flow[2];
+  xfi_link_transfer transfer[2];
   xfi_near near;
   const xfi_links *links;       /* the list that this link is in */
   xfi_peer_counts their_counts; /* the peer's xfi_links.counts */
@@ -112,7 +112,7 @@ typedef struct xfi_link {
   xfi_bytes recv_buffer;
   xfi_verdict ours;
   xfi_verdict theirs;
-  char way[XFI_WAY_BYTES]; /* why nobody copies a flow directly, for reports */
+  char way[XFI_WAY_BYTES]; /* why nobody copies a transfer directly, for reports */
 
   /* What the peer advertised of its memory. */
   xfi_remote *remotes; /* [n_remotes] allocations; the first holds the peer's page of flags */
@@ -139,7 +139,7 @@ struct xfi_links {
   xfi_message *messages; /* [2 * n] a message to each peer, then one from each */
 };
 
-/* Does the sender, or the receiver, copy any of a flow? */
+/* Does the sender, or the receiver, copy any of a transfer? */
 static inline bool xfi_pushes(xfi_by by)
 {
   return (by & XFI_BY_PUSH) != 0;
@@ -160,12 +160,12 @@ static inline int xfi_sides_copied(xfi_by out, xfi_by in)
 /* What we access of the peer's memory, and the peer of ours. */
 static inline int xfi_link_sides_used(const xfi_link *link)
 {
-  return xfi_sides_copied(link->flow[1].by, link->flow[0].by);
+  return xfi_sides_copied(link->transfer[1].by, link->transfer[0].by);
 }
 
 static inline int xfi_link_sides_exported(const xfi_link *link)
 {
-  return xfi_sides_copied(link->flow[0].by, link->flow[1].by);
+  return xfi_sides_copied(link->transfer[0].by, link->transfer[1].by);
 }
 
 /* Make a link to each peer that is near enough and with which this rank exchanges anything, in any
@@ -239,7 +239,7 @@ xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *min
 /* How many allocations of ours, and of the peer's, hold memory of these sides (XFI_SIDE_*). */
 size_t xfi_link_n_advertised(const xfi_link *link, int sides);
 size_t xfi_link_n_remotes(const xfi_link *link, int sides);
-/* Choose who copies the link's flows: sets xfi_link_flow.by. */
+/* Choose who copies the link's transfers: sets xfi_link_transfer.by. */
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan);
 /* If both ends copy a part: does the sender push the present move? */
 bool xfi_walk_is_pushed(const xfi_walk *walk);

@@ -2,7 +2,7 @@
  * Who copies what goes from one rank to another. In each table the first case that holds decides.
  * The figures were measured on 2 to 4 GPUs; tests/bench/ALTERNATIVES.md has their problems.
  *
- * A flow, all that one rank sends to another:
+ * A transfer, all that one rank sends to another:
  *
  *   case                                          copied by           why
  *   F1 peers map snapshots alone (snapshot.c)     the receiver        it can read them
@@ -105,7 +105,7 @@ static bool is_beside_one_way(const xfi_link *link)
 bool xfi_walk_is_pushed(const xfi_walk *w)
 {
   const bool both_ways =
-      w->link->flow[0].peer != XFI_NO_FLOW && w->link->flow[1].peer != XFI_NO_FLOW;
+      w->link->transfer[0].peer != XFI_NO_TRANSFER && w->link->transfer[1].peer != XFI_NO_TRANSFER;
   const int from = w->cls->src->elem_bytes;
   const int to = w->cls->dst->elem_bytes;
   const int64_t n_bytes = xfi_box_elems(w->box.length, w->cls->src->n_dims) * from;
@@ -138,51 +138,53 @@ size_t xfi_link_n_remotes(const xfi_link *link, int sides)
   return n;
 }
 
-/* Find how many bytes of a flow had better be pushed, and whether only the sender can copy it. */
+/* Find how many bytes of a transfer had better be pushed, and whether only the sender can copy it.
+ */
 static xfer_status measure_moves(const xfer_plan *plan, xfi_link *link, bool send)
 {
-  xfi_link_flow *flow = &link->flow[send];
+  xfi_link_transfer *transfer = &link->transfer[send];
   const bool pulls = plan->device->ops->pulls;
   xfer_status st = XFER_OK;
 
   if (!pulls && plan->quant == NULL) return XFER_OK;
   for (xfi_walk w = xfi_walk_begin(plan, link, send); xfi_walk_next(&w, &st);) {
-    if (w.cls->conversion.kind == XFER_CONVERSION_BLOCKS) flow->only_push = true;
+    if (w.cls->conversion.kind == XFER_CONVERSION_BLOCKS) transfer->only_push = true;
     if (pulls && xfi_walk_is_pushed(&w))
-      flow->pushed_bytes += xfi_move_bytes(w.cls, w.boxes, w.move);
+      transfer->pushed_bytes += xfi_move_bytes(w.cls, w.boxes, w.move);
   }
   return st;
 }
 
-/* The cases F2 to F6, once measure_moves() has filled the flow. */
+/* The cases F2 to F6, once measure_moves() has filled the transfer. */
 static xfi_by choose(const xfer_plan *plan, const xfi_link *link, bool send, uint64_t n_bytes)
 {
-  const xfi_link_flow *flow = &link->flow[send];
+  const xfi_link_transfer *transfer = &link->transfer[send];
   /* The numbers of allocations in which source and destination lie. */
   const size_t n_src =
       send ? xfi_link_n_advertised(link, XFI_SIDE_SRC) : xfi_link_n_remotes(link, XFI_SIDE_SRC);
   const size_t n_dst =
       send ? xfi_link_n_remotes(link, XFI_SIDE_DST) : xfi_link_n_advertised(link, XFI_SIDE_DST);
 
-  if (flow->only_push || xfi_plan_is_fresh(plan)) return XFI_BY_PUSH;               /* F2, F3 */
+  if (transfer->only_push || xfi_plan_is_fresh(plan)) return XFI_BY_PUSH;           /* F2, F3 */
   if (!plan->device->ops->pulls) return n_dst <= n_src ? XFI_BY_PUSH : XFI_BY_PULL; /* F4 */
   if (n_src > n_dst + MANY_ALLOCATIONS) return XFI_BY_PUSH;                         /* F5 */
   if (n_dst > n_src + MANY_ALLOCATIONS) return XFI_BY_PULL;                         /* F5 */
-  if (flow->pushed_bytes == 0) return XFI_BY_PULL;                                  /* F6 */
-  return flow->pushed_bytes < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
+  if (transfer->pushed_bytes == 0) return XFI_BY_PULL;                              /* F6 */
+  return transfer->pushed_bytes < n_bytes ? XFI_BY_BOTH : XFI_BY_PUSH;
 }
 
 xfer_status xfi_link_choose(xfi_link *link, const xfer_plan *plan)
 {
   for (int send = 0; send < 2; send++) {
-    xfi_link_flow *flow = &link->flow[send];
+    xfi_link_transfer *transfer = &link->transfer[send];
     const xfi_peer *peers = xfi_plan_moves(plan, send)->peers;
 
-    if (flow->peer == XFI_NO_FLOW) continue;
-    flow->by = XFI_BY_PULL; /* F1 */
+    if (transfer->peer == XFI_NO_TRANSFER) continue;
+    transfer->by = XFI_BY_PULL; /* F1 */
     if (plan->lanes.uses_snapshots) continue;
     XFI_TRY(measure_moves(plan, link, send));
-    flow->by = choose(plan, link, send, xfi_plan_flow_bytes(plan, send, &peers[flow->peer]));
+    transfer->by =
+        choose(plan, link, send, xfi_plan_unicast_bytes(plan, send, &peers[transfer->peer]));
   }
   return XFER_OK;
 }

@@ -118,15 +118,15 @@ static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, in
   return XFER_OK;
 }
 
-/* Write the bounds of a flow's tensors, each once, in the order of the flow's moves. */
-static xfer_status put_flow(blob *b, bool send)
+/* Write the bounds of a transfer's tensors, each once, in the order of the transfer's moves. */
+static xfer_status put_transfer(blob *b, bool send)
 {
   const xfer_plan *plan = b->plan;
   const xfi_move_list *list = xfi_plan_moves(plan, send);
-  const size_t peer = b->link->flow[send].peer;
+  const size_t peer = b->link->transfer[send].peer;
   uint32_t last = UINT32_MAX;
 
-  if (peer == XFI_NO_FLOW) return XFER_OK;
+  if (peer == XFI_NO_TRANSFER) return XFER_OK;
   if (!b->places_only) /* as if each tensor had one piece and one move, and were like another */
     XFI_TRY(xfi_vec_reserve(
         &b->bytes.at, &b->bytes.capacity,
@@ -175,10 +175,10 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(find_advertised(&b, &first, page, sizeof *page));
   h.page_offset = (uint64_t)((const char *)page - (const char *)link->advertised->at.base);
   XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->advertised->at, &h.page));
-  XFI_TRY_DONE(put_flow(&b, true));
+  XFI_TRY_DONE(put_transfer(&b, true));
   h.n_src_bounds = b.n_bounds;
   link->n_own_src_places = link->n_own_places;
-  XFI_TRY_DONE(put_flow(&b, false));
+  XFI_TRY_DONE(put_transfer(&b, false));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_advertised;
   h.counts = link->links->counts;
@@ -210,8 +210,8 @@ xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan)
             .places_only = true};
 
   XFI_TRY_DONE(begin_blob(&b, plan));
-  if ((exported & XFI_SIDE_SRC) != 0) XFI_TRY_DONE(put_flow(&b, true));
-  if ((exported & XFI_SIDE_DST) != 0) XFI_TRY_DONE(put_flow(&b, false));
+  if ((exported & XFI_SIDE_SRC) != 0) XFI_TRY_DONE(put_transfer(&b, true));
+  if ((exported & XFI_SIDE_DST) != 0) XFI_TRY_DONE(put_transfer(&b, false));
 done:
   xfi_free(b.of_plan);
   return st;

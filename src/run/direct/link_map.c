@@ -5,9 +5,9 @@
  * memory that is to be mapped: a trainer may have tens of thousands of allocations, and nobody maps
  * those that it pushes from.
  *
- * Which end should copy a flow is chosen in link_choose.c. If that end cannot map what it needs,
- * the other end copies; if neither can, the flow takes the packed lane. A rank that has failed
- * keeps to all exchanges, but sends nothing that a peer could use.
+ * Which end should copy a transfer is chosen in link_choose.c. If that end cannot map what it
+ * needs, the other end copies; if neither can, the transfer takes the packed lane. A rank that has
+ * failed keeps to all exchanges, but sends nothing that a peer could use.
  */
 #include "link.h"
 
@@ -107,8 +107,8 @@ static int sides_mapped(const xfi_link *link, bool by_peer, bool second)
 {
   const xfi_verdict *mapper = by_peer ? &link->theirs : &link->ours;
   const xfi_verdict *owner = by_peer ? &link->ours : &link->theirs;
-  const xfi_by out = link->flow[!by_peer].by; /* of what leaves the end that maps */
-  const xfi_by in = link->flow[by_peer].by;
+  const xfi_by out = link->transfer[!by_peer].by; /* of what leaves the end that maps */
+  const xfi_by in = link->transfer[by_peer].by;
   const bool push = xfi_pulls(out) && !owner->can_pull && !mapper->can_push;
   const bool pull = xfi_pushes(in) && !owner->can_push && !mapper->can_pull;
 
@@ -190,20 +190,20 @@ static xfer_status attempt(xfi_links *links, const xfer_plan *plan, bool second,
   return XFER_OK;
 }
 
-/* Settle who copies each flow: whoever was chosen, or else whoever is able to. */
+/* Settle who copies each transfer: whoever was chosen, or else whoever is able to. */
 static void decide(xfi_link *link, int rank)
 {
   const bool signals = link->ours.can_signal != 0 && link->theirs.can_signal != 0;
   const bool is_ours = link->ours.why[0] != '\0';
 
   for (int send = 0; send < 2; send++) {
-    xfi_link_flow *flow = &link->flow[send];
+    xfi_link_transfer *transfer = &link->transfer[send];
     const xfi_verdict *sender = send ? &link->ours : &link->theirs;
     const xfi_verdict *receiver = send ? &link->theirs : &link->ours;
     const xfi_by can = (signals && sender->can_push ? XFI_BY_PUSH : 0) |
-                       (signals && receiver->can_pull && !flow->only_push ? XFI_BY_PULL : 0);
+                       (signals && receiver->can_pull && !transfer->only_push ? XFI_BY_PULL : 0);
 
-    if ((flow->by & can) != flow->by) flow->by = can;
+    if ((transfer->by & can) != transfer->by) transfer->by = can;
   }
   snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s",
            is_ours ? rank : link->rank, is_ours ? link->rank : rank, XFI_WHY_BYTES - 1,

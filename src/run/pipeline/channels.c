@@ -57,7 +57,7 @@ static bool has_channel(const xfer_plan *plan, bool send, size_t p)
 {
   const xfi_peer *peer = &xfi_plan_moves(plan, send)->peers[p];
 
-  return xfi_plan_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
+  return xfi_plan_has_unicast(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
          xfi_plan_shares(plan, peer->rank);
 }
 
@@ -138,7 +138,7 @@ static xfer_status add_channel(xfi_channels *c, const xfer_plan *plan, const xfi
   xfi_load *l = &c->loads[c->all.n];
 
   c->all.channels[c->all.n++] = (xfi_channel){
-      .peer = peer->rank, .send = send, .n_bytes = xfi_plan_flow_bytes(plan, send, peer)};
+      .peer = peer->rank, .send = send, .n_bytes = xfi_plan_unicast_bytes(plan, send, peer)};
   l->n_groups = l->n_boxes = l->n_dims = 0;
   XFI_TRY(xfi_vec_reserve(&l->bases, &l->bases_capacity, peer->n, sizeof *l->bases));
   XFI_TRY(xfi_vec_reserve(&l->anchors, &l->anchors_capacity, peer->n, sizeof *l->anchors));
@@ -305,7 +305,7 @@ void xfi_channels_measure(const xfer_plan *plan, uint64_t *sent_bytes, uint64_t 
 {
   for (size_t p = 0; p < plan->moves->sends.n_peers; p++) {
     if (!has_channel(plan, true, p)) continue;
-    *sent_bytes += xfi_plan_flow_bytes(plan, true, &plan->moves->sends.peers[p]);
+    *sent_bytes += xfi_plan_unicast_bytes(plan, true, &plan->moves->sends.peers[p]);
     *staging_bytes += (uint64_t)XFI_CHANNEL_SLOTS * slot_bytes_of(plan);
   }
 }

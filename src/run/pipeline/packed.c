@@ -26,26 +26,26 @@
 
 #define PEERS_PER_ROUND (XFI_ROUND_MESSAGES / 2)
 enum {
-  SHORT_FLOW = 4,      /* a short flow has at most so many windows */
+  SHORT_TRANSFER = 4,  /* a short transfer has at most so many windows */
   ALONE_PER_WINDOW = 8 /* in a window at most so many parts are messages of their own */
 };
 
 /* What goes to a peer or comes from it, and how far its bytes have been cut up. */
-typedef struct flow {
+typedef struct transfer {
   const xfi_peer *peer;
   bool send;
   int block;
   uint64_t n_bytes;
   uint64_t n_cut;
   size_t move; /* the next one, relative to peer->first, */
-  uint64_t at; /* and how many of the flow's bytes come before it */
-} flow;
+  uint64_t at; /* and how many of the transfer's bytes come before it */
+} transfer;
 
-/* Sorted by block, then sends first, then by rank. No flow is empty. */
-typedef struct flows {
-  flow *at;
+/* Sorted by block, then sends first, then by rank. No transfer is empty. */
+typedef struct transfers {
+  transfer *at;
   size_t n;
-} flows;
+} transfers;
 
 static int block_of(const xfi_moves *m, bool send, int peer)
 {
@@ -79,26 +79,26 @@ int xfi_packed_most(const xfi_moves *m)
 
 static int by_block(const void *a, const void *b)
 {
-  const flow *x = a;
-  const flow *y = b;
+  const transfer *x = a;
+  const transfer *y = b;
 
   if (x->block != y->block) return x->block < y->block ? -1 : 1;
   if (x->send != y->send) return x->send ? -1 : 1;
   return (x->peer->rank > y->peer->rank) - (x->peer->rank < y->peer->rank);
 }
 
-/* Why a flow is packed: the part of the report's text after "packed: ". */
-static const char *reason(const flow *f, const xfer_plan *plan)
+/* Why a transfer is packed: the part of the report's text after "packed: ". */
+static const char *reason(const transfer *t, const xfer_plan *plan)
 {
-  const size_t peer = (size_t)(f->peer - xfi_plan_moves(plan, f->send)->peers);
-  const char *way = xfi_direct_way(plan, false, f->send, peer);
+  const size_t peer = (size_t)(t->peer - xfi_plan_moves(plan, t->send)->peers);
+  const char *way = xfi_direct_way(plan, false, t->send, peer);
   const char *colon = strchr(way, ':');
 
   return colon == NULL ? way : colon + 2;
 }
 
-/* Add the flows of one list that no other lane carries. */
-static void add_flows(flows *list, const xfer_plan *plan, bool send)
+/* Add the transfers of one list that no other lane carries. */
+static void add_transfers(transfers *list, const xfer_plan *plan, bool send)
 {
   const xfi_moves *m = plan->moves;
   const xfi_move_list *moves = xfi_plan_moves(plan, send);
@@ -107,22 +107,22 @@ static void add_flows(flows *list, const xfer_plan *plan, bool send)
     const xfi_peer *peer = &moves->peers[p];
     const int block = block_of(m, send, peer->rank);
 
-    if (xfi_plan_has_flow(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
+    if (xfi_plan_has_unicast(plan, peer) && !xfi_direct_carries(plan->lanes.direct, send, p) &&
         !xfi_plan_shares(plan, peer->rank))
       list->at[list->n++] =
-          (flow){peer, send, block, xfi_plan_flow_bytes(plan, send, peer), 0, 0, 0};
+          (transfer){peer, send, block, xfi_plan_unicast_bytes(plan, send, peer), 0, 0, 0};
   }
 }
 
-/* List all flows of the lane. The caller frees the list, also after a failure. */
-static xfer_status list_flows(flows *list, const xfer_plan *plan)
+/* List all transfers of the lane. The caller frees the list, also after a failure. */
+static xfer_status list_transfers(transfers *list, const xfer_plan *plan)
 {
   const size_t most = plan->moves->sends.n_peers + plan->moves->recvs.n_peers;
 
-  *list = (flows){xfi_calloc(most, sizeof *list->at), 0};
+  *list = (transfers){xfi_calloc(most, sizeof *list->at), 0};
   XFI_CHECK(list->at != NULL, XFER_ERR_NOMEM, "%zu peers", most);
-  add_flows(list, plan, true);
-  add_flows(list, plan, false);
+  add_transfers(list, plan, true);
+  add_transfers(list, plan, false);
   xfi_sort(list->at, list->n, sizeof *list->at, by_block);
   XFI_CHECK(
       list->n == 0 || plan->lanes.direct == NULL || plan->comm->ops->round != NULL,
@@ -133,7 +133,7 @@ static xfer_status list_flows(flows *list, const xfer_plan *plan)
   return XFER_OK;
 }
 
-static size_t block_end(const flows *list, size_t first)
+static size_t block_end(const transfers *list, size_t first)
 {
   size_t end = first;
 
@@ -142,21 +142,21 @@ static size_t block_end(const flows *list, size_t first)
   return end;
 }
 
-/* Bytes of a flow's next window. */
-static size_t window_bytes(const flow *f, const xfer_plan *plan)
+/* Bytes of a transfer's next window. */
+static size_t window_bytes(const transfer *t, const xfer_plan *plan)
 {
-  const uint64_t left = f->n_bytes - f->n_cut;
+  const uint64_t left = t->n_bytes - t->n_cut;
 
   return (size_t)(left < plan->window_bytes ? left : plan->window_bytes);
 }
 
-/* The first round of each block needs the most: a flow's first window is its largest. */
+/* The first round of each block needs the most: a transfer's first window is its largest. */
 xfer_status xfi_packed_measure(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
-  flows list;
+  transfers list;
 
-  XFI_TRY_DONE(list_flows(&list, plan));
+  XFI_TRY_DONE(list_transfers(&list, plan));
   for (size_t i = 0, end; i < list.n; i = end) {
     size_t n_bytes[2] = {0, 0}; /* of receives, of sends */
 
@@ -184,47 +184,47 @@ typedef struct part {
   size_t n_bytes;
 } part;
 
-/* Cut off the next part of the flow's bytes, which ends at `end` at the latest. False: there is
+/* Cut off the next part of the transfer's bytes, which ends at `end` at the latest. False: there is
  * none. */
-static bool cut(part *out, flow *f, const xfer_plan *plan, uint64_t end)
+static bool cut(part *out, transfer *t, const xfer_plan *plan, uint64_t end)
 {
-  const xfi_move *moves = xfi_plan_moves(plan, f->send)->moves + f->peer->first;
+  const xfi_move *moves = xfi_plan_moves(plan, t->send)->moves + t->peer->first;
 
-  while (f->n_cut < end) {
-    const xfi_move *move = &moves[f->move];
+  while (t->n_cut < end) {
+    const xfi_move *move = &moves[t->move];
     const xfi_class *cls = xfi_moves_class(plan->moves, move->tensor);
     const uint64_t elem = (uint64_t)cls->wire_bytes;
-    const uint64_t before = f->n_cut;
+    const uint64_t before = t->n_cut;
     const uint64_t last = xfi_plan_broadcasts(plan, cls)
-                              ? f->at
-                              : f->at + xfi_move_bytes(cls, xfi_class_flows(cls, f->send), move);
+                              ? t->at
+                              : t->at + xfi_move_bytes(cls, xfi_class_flows(cls, t->send), move);
 
-    f->n_cut = last < end ? last : end;
-    *out = (part){move, cls, (int64_t)((before - f->at) / elem),
-                  (int64_t)((f->n_cut - f->at) / elem), (size_t)(f->n_cut - before)};
+    t->n_cut = last < end ? last : end;
+    *out = (part){move, cls, (int64_t)((before - t->at) / elem),
+                  (int64_t)((t->n_cut - t->at) / elem), (size_t)(t->n_cut - before)};
     if (last <= end) {
-      f->at = last;
-      f->move++;
+      t->at = last;
+      t->move++;
     }
     if (out->n_bytes > 0) return true;
   }
   return false;
 }
 
-/* The messages that a flow may have in a round, with the same number for all others. */
+/* The messages that a transfer may have in a round, with the same number for all others. */
 static int most_messages(const xfer_plan *plan)
 {
   return plan->comm->ops->takes_several ? XFI_ROUND_MESSAGES / plan->round_windows : 1;
 }
 
-/* From how many bytes on a part of the flow's next window is a message of its own, alike on both
- * ends. In a long flow packing overlaps with other windows, so a single message for each is
- * fastest. */
-static size_t least_alone(const flow *f, const xfer_plan *plan)
+/* From how many bytes on a part of the transfer's next window is a message of its own, alike on
+ * both ends. In a long transfer packing overlaps with other windows, so a single message for each
+ * is fastest. */
+static size_t least_alone(const transfer *t, const xfer_plan *plan)
 {
-  const size_t n_bytes = window_bytes(f, plan) / ALONE_PER_WINDOW;
+  const size_t n_bytes = window_bytes(t, plan) / ALONE_PER_WINDOW;
 
-  if (f->n_bytes > SHORT_FLOW * plan->window_bytes) return SIZE_MAX;
+  if (t->n_bytes > SHORT_TRANSFER * plan->window_bytes) return SIZE_MAX;
   return n_bytes > XFI_MIN_UNPACKED_BYTES ? n_bytes : XFI_MIN_UNPACKED_BYTES;
 }
 
@@ -245,60 +245,60 @@ static void end_message(xfi_message *m, const xfer_plan *plan, bool send, xfi_co
   copies->n--;
 }
 
-static xfi_message *begin_message(xfi_step *step, const flow *f, char *slot)
+static xfi_message *begin_message(xfi_step *step, const transfer *t, char *slot)
 {
   xfi_message *m = &step->messages[step->n_sends + step->n_recvs];
 
-  *(f->send ? &step->n_sends : &step->n_recvs) += 1;
-  *m = (xfi_message){slot, 0, f->peer->rank};
+  *(t->send ? &step->n_sends : &step->n_recvs) += 1;
+  *m = (xfi_message){slot, 0, t->peer->rank};
   return m;
 }
 
-static xfer_status add_window(xfi_step *step, const xfer_plan *plan, flow *f, char *slot)
+static xfer_status add_window(xfi_step *step, const xfer_plan *plan, transfer *t, char *slot)
 {
-  const uint64_t end = f->n_cut + window_bytes(f, plan);
-  const size_t alone = least_alone(f, plan);
-  xfi_copies *copies = &step->copies[f->send];
-  xfi_message *m = begin_message(step, f, slot);
+  const uint64_t end = t->n_cut + window_bytes(t, plan);
+  const size_t alone = least_alone(t, plan);
+  xfi_copies *copies = &step->copies[t->send];
+  xfi_message *m = begin_message(step, t, slot);
   size_t first = copies->n;
   int n_left = most_messages(plan) - 1;
   bool is_alone = false; /* the message is one large part */
   uint64_t at = 0;       /* of the window */
   part p;
 
-  for (; cut(&p, f, plan, end); at += p.n_bytes) {
+  for (; cut(&p, t, plan, end); at += p.n_bytes) {
     const bool may_begin = at > 0 && at % XFI_SLOT_ALIGN == 0 && n_left > 0;
     xfi_box box;
 
     if (may_begin && (is_alone || p.n_bytes >= alone)) {
-      end_message(m, plan, f->send, copies, first);
-      m = begin_message(step, f, slot + at);
+      end_message(m, plan, t->send, copies, first);
+      m = begin_message(step, t, slot + at);
       first = copies->n;
       n_left--;
     }
-    xfi_move_box(&box, p.cls, xfi_class_flows(p.cls, f->send), p.move);
+    xfi_move_box(&box, p.cls, xfi_class_flows(p.cls, t->send), p.move);
     XFI_TRY(xfi_slot_copies(copies, plan, &(xfi_elem_range){p.move->tensor, &box, p.first, p.end},
-                            slot + at, f->send));
+                            slot + at, t->send));
     m->n_bytes += p.n_bytes;
     is_alone = p.n_bytes >= alone;
   }
-  end_message(m, plan, f->send, copies, first);
+  end_message(m, plan, t->send, copies, first);
   return XFER_OK;
 }
 
-/* Add the round of the next windows of the `n` flows of a block, if any are left. */
-static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, flow *at, size_t n)
+/* Add the round of the next windows of the `n` transfers of a block, if any are left. */
+static xfer_status add_round(xfi_pipeline *p, const xfer_plan *plan, transfer *at, size_t n)
 {
   char *slots[2] = {xfi_steps_slot(p, p->n_steps, false), xfi_steps_slot(p, p->n_steps, true)};
   xfi_step *step = NULL;
 
-  for (flow *f = at; f < at + n; f++) {
-    const size_t n_bytes = window_bytes(f, plan);
+  for (transfer *t = at; t < at + n; t++) {
+    const size_t n_bytes = window_bytes(t, plan);
 
     if (n_bytes == 0) continue;
     if (step == NULL) XFI_TRY(xfi_steps_add(&step, p, (int)n * most_messages(plan)));
-    XFI_TRY(add_window(step, plan, f, slots[f->send]));
-    slots[f->send] += xfi_slot_aligned(n_bytes);
+    XFI_TRY(add_window(step, plan, t, slots[t->send]));
+    slots[t->send] += xfi_slot_aligned(n_bytes);
   }
   return XFER_OK;
 }
@@ -307,9 +307,9 @@ xfer_status xfi_packed_add(xfi_pipeline *p, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   uint64_t longest = 0;
-  flows list;
+  transfers list;
 
-  XFI_TRY_DONE(list_flows(&list, plan));
+  XFI_TRY_DONE(list_transfers(&list, plan));
   for (size_t i = 0; i < list.n; i++)
     if (list.at[i].n_bytes > longest) longest = list.at[i].n_bytes;
   for (uint64_t first = 0; first < longest; first += plan->window_bytes)
