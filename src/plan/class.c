@@ -10,17 +10,17 @@
 static xfer_status fill_flows(xfi_class *cls, const xfi_moves *moves, bool is_source,
                               xfi_scratch *scratch)
 {
-  const xfi_look look = {cls,
-                         moves,
-                         is_source,
-                         is_source ? cls->src : cls->dst,
-                         is_source ? cls->dst : cls->src,
-                         is_source ? &scratch->sends : &scratch->recvs,
-                         scratch};
+  const xfi_class_side side = {cls,
+                               moves,
+                               is_source,
+                               is_source ? cls->src : cls->dst,
+                               is_source ? cls->dst : cls->src,
+                               is_source ? &scratch->sends : &scratch->recvs,
+                               scratch};
 
-  look.flows->n = look.flows->n_boxes = 0;
-  if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return xfi_pieces_fill(&look);
-  return xfi_meet_fill(&look);
+  side.flows->n = side.flows->n_boxes = 0;
+  if (cls->src->boxes == NULL && cls->dst->boxes == NULL) return xfi_flows_fill_by_dims(&side);
+  return xfi_flows_fill_by_boxes(&side);
 }
 
 bool xfi_class_find_dst(xfi_class *cls, int rank)

@@ -2,7 +2,7 @@
 #ifndef XFI_CLASS_H
 #define XFI_CLASS_H
 
-#include "look.h"
+#include "flows_fill.h"
 
 /* Fill sends and recvs of a class for the plan's rank, and prove that recvs tile its part. */
 xfer_status xfi_class_fill(xfi_class *cls, const xfi_moves *moves, xfi_scratch *scratch);

@@ -327,7 +327,7 @@ static void test_source_flows_hold_each_element_once(void **state)
     int seen[6] = {0};
 
     print_message("case %d\n", c);
-    assert_int_equal(xfi_meet_sources(&flows, &cls), XFER_OK);
+    assert_int_equal(xfi_flows_of_sources(&flows, &cls), XFER_OK);
     for (size_t f = 0; f < flows.n; f++)
       assert_true(f == 0 || flows.at[f - 1].part < flows.at[f].part);
     for (size_t b = 0; b < flows.n_boxes; b++)
@@ -356,7 +356,7 @@ static xfer_status sources_again(void *context)
   const tensor_list *list = context;
   const xfi_class cls = {.src = list->at[0].src, .dst = list->at[0].dst};
   xfi_flows flows = {.n = 0};
-  xfer_status st = xfi_meet_sources(&flows, &cls);
+  xfer_status st = xfi_flows_of_sources(&flows, &cls);
 
   xfi_flows_free(&flows);
   return st;

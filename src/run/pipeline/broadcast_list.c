@@ -8,7 +8,7 @@
 
 #include "alloc.h"
 #include "error.h"
-#include "look.h"
+#include "flows_fill.h"
 #include "peers.h"
 #include "staging.h"
 #include "vec.h"
@@ -90,7 +90,7 @@ xfer_status xfi_bcasts_list(xfi_bcasts **out, const xfer_plan *plan)
   XFI_CHECK_DONE(bcasts->sources != NULL, XFER_ERR_NOMEM, "%zu classes", m->n_classes);
   for (size_t c = 0; c < m->n_classes; c++)
     if (xfi_plan_broadcasts(plan, &m->classes[c]))
-      XFI_TRY_DONE(xfi_meet_sources(&bcasts->sources[c], &m->classes[c]));
+      XFI_TRY_DONE(xfi_flows_of_sources(&bcasts->sources[c], &m->classes[c]));
   for (size_t i = 0; i < m->n_tensors; i++)
     if (xfi_plan_broadcasts(plan, xfi_moves_class(m, m->order[i])))
       XFI_TRY_DONE(add_tensor(bcasts, m, m->order[i]));

@@ -1,12 +1,12 @@
 /*
  * Flows where both sides are by placements.
  *
- * Dim by dim, this rank's runs are looked up on the other side, which gives *pieces*: intervals
+ * Dim by dim, this rank's runs are looked up on the other side, which gives *intervals* of indices
  * with their place in both parts, grouped by the other side's part. A flow is one group from each
- * dim, and its boxes are the product of their pieces. Pieces are maximal and in ascending order of
- * the global index, so both ends of a flow list the same boxes in the same order.
+ * dim, and its boxes are the product of their intervals. These are maximal and in ascending order
+ * of the global index, so both ends of a flow list the same boxes in the same order.
  */
-#include "look.h"
+#include "flows_fill.h"
 
 #include <string.h>
 
@@ -17,8 +17,8 @@
 
 static int by_part(const void *a, const void *b)
 {
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
+  const xfi_interval *x = a;
+  const xfi_interval *y = b;
 
   if (x->part != y->part) return x->part < y->part ? -1 : 1;
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
@@ -26,8 +26,8 @@ static int by_part(const void *a, const void *b)
 
 static int by_global(const void *a, const void *b)
 {
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
+  const xfi_interval *x = a;
+  const xfi_interval *y = b;
 
   if (x->part != y->part) return (x->part > y->part) - (x->part < y->part);
   if (x->global != y->global) return x->global < y->global ? -1 : 1;
@@ -36,21 +36,21 @@ static int by_global(const void *a, const void *b)
 
 static int by_dst(const void *a, const void *b)
 {
-  const xfi_piece *x = a;
-  const xfi_piece *y = b;
+  const xfi_interval *x = a;
+  const xfi_interval *y = b;
 
   return (x->dst_local > y->dst_local) - (x->dst_local < y->dst_local);
 }
 
 /* Sort by part and join what continues on both sides. */
-static void make_canonical(xfi_pieces *list)
+static void make_canonical(xfi_intervals *list)
 {
   size_t n = 0;
 
   xfi_sort(list->at, list->n, sizeof *list->at, by_part);
   for (size_t i = 0; i < list->n; i++) {
-    const xfi_piece *p = &list->at[i];
-    xfi_piece *last = n > 0 ? &list->at[n - 1] : NULL;
+    const xfi_interval *p = &list->at[i];
+    xfi_interval *last = n > 0 ? &list->at[n - 1] : NULL;
 
     if (last != NULL && last->part == p->part && last->global + last->length == p->global &&
         last->src_local + last->length == p->src_local &&
@@ -63,8 +63,8 @@ static void make_canonical(xfi_pieces *list)
   xfi_sort(list->at, list->n, sizeof *list->at, by_global);
 }
 
-xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim *other,
-                           bool is_source)
+xfer_status xfi_intervals_add(xfi_intervals *list, const xfi_runs *runs, const xfi_dim *other,
+                              bool is_source)
 {
   xfer_status st = XFER_OK;
   xfi_holds holds = {NULL, 0, 0};
@@ -80,8 +80,8 @@ xfer_status xfi_pieces_add(xfi_pieces *list, const xfi_runs *runs, const xfi_dim
 
       XFI_TRY_DONE(
           XFI_APPEND(list->at, list->n, list->capacity,
-                     (xfi_piece){h->part, h->global, h->length, is_source ? my_local : h->local,
-                                 is_source ? h->local : my_local}));
+                     (xfi_interval){h->part, h->global, h->length, is_source ? my_local : h->local,
+                                    is_source ? h->local : my_local}));
     }
   }
   make_canonical(list);
@@ -90,16 +90,16 @@ done:
   return st;
 }
 
-/* The proof for one dim of a destination part: its pieces cover each of its runs once, and nothing
- * else. What holds for every dim holds for the product. */
-static xfer_status prove_dim(const xfi_runs *runs, const xfi_pieces *list, int d,
+/* The proof for one dim of a destination part: its intervals cover each of its runs once, and
+ * nothing else. What holds for every dim holds for the product. */
+static xfer_status prove_dim(const xfi_runs *runs, const xfi_intervals *list, int d,
                              const char *tensor, int rank)
 {
   xfer_status st = XFER_OK;
-  xfi_piece *sorted = xfi_calloc(list->n, sizeof *sorted);
+  xfi_interval *sorted = xfi_calloc(list->n, sizeof *sorted);
   size_t k = 0;
 
-  XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu pieces", list->n);
+  XFI_CHECK_DONE(sorted != NULL, XFER_ERR_NOMEM, "%zu intervals", list->n);
   if (list->n > 0) memcpy(sorted, list->at, list->n * sizeof *sorted);
   xfi_sort(sorted, list->n, sizeof *sorted, by_dst);
   for (size_t i = 0; i < runs->n; i++) {
@@ -127,14 +127,14 @@ done:
   return st;
 }
 
-/* A range of neighbours in a list of pieces: [first, end). */
+/* A range of neighbours in a list of intervals: [first, end). */
 typedef struct group {
   size_t first;
   size_t end;
 } group;
 
-/* The pieces from `first` on that have the same part on the other side. */
-static group group_at(const xfi_pieces *list, size_t first)
+/* The intervals from `first` on that have the same part on the other side. */
+static group group_at(const xfi_intervals *list, size_t first)
 {
   group g = {first, first};
 
@@ -143,9 +143,9 @@ static group group_at(const xfi_pieces *list, size_t first)
   return g;
 }
 
-/* The pieces of a group that begin at the same global index: a destination may hold an index more
- * than once. */
-static group ties_at(const xfi_pieces *list, size_t first, size_t end)
+/* The intervals of a group that begin at the same global index: a destination may hold an index
+ * more than once. */
+static group ties_at(const xfi_intervals *list, size_t first, size_t end)
 {
   group g = {first, first};
 
@@ -156,7 +156,7 @@ static group ties_at(const xfi_pieces *list, size_t first, size_t end)
 
 /* The next index in each dim, last dim first, for boxes that ascend: first among those that begin
  * at one place. False: that was the last. */
-static bool next_box(size_t *at, group *ties, const xfi_pieces *lists, const group *groups,
+static bool next_box(size_t *at, group *ties, const xfi_intervals *lists, const group *groups,
                      int n_dims)
 {
   for (int d = n_dims - 1; d >= 0; d--) {
@@ -174,7 +174,7 @@ static bool next_box(size_t *at, group *ties, const xfi_pieces *lists, const gro
 }
 
 /* The product of one group per dim becomes a flow, whose boxes have room. */
-static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const group *groups,
+static xfer_status add_flow(xfi_flows *flows, const xfi_intervals *lists, const group *groups,
                             const xfer_layout *other, uint32_t mine, int my_replica)
 {
   const int n_dims = other->n_dims;
@@ -195,7 +195,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
 
     box.unit = XFI_NO_UNIT;
     for (int d = 0; d < n_dims; d++) {
-      const xfi_piece *p = &lists[d].at[at[d]];
+      const xfi_interval *p = &lists[d].at[at[d]];
 
       box.lo[d] = p->global;
       box.length[d] = p->length;
@@ -209,7 +209,7 @@ static xfer_status add_flow(xfi_flows *flows, const xfi_pieces *lists, const gro
   return XFER_OK;
 }
 
-xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_layout *other,
+xfer_status xfi_flows_add(xfi_flows *flows, const xfi_intervals *lists, const xfer_layout *other,
                           uint32_t mine, int my_replica)
 {
   const int n_dims = other->n_dims;
@@ -236,28 +236,28 @@ xfer_status xfi_flows_add(xfi_flows *flows, const xfi_pieces *lists, const xfer_
   return XFER_OK;
 }
 
-xfer_status xfi_pieces_fill(const xfi_look *look)
+xfer_status xfi_flows_fill_by_dims(const xfi_class_side *side)
 {
-  const xfi_place *place = look->is_source ? &look->cls->src_place : &look->cls->dst_place;
-  const int n_dims = look->mine->n_dims;
+  const xfi_place *place = side->is_source ? &side->cls->src_place : &side->cls->dst_place;
+  const int n_dims = side->mine->n_dims;
   xfer_status st = XFER_OK;
-  xfi_pieces lists[XFER_MAX_DIMS] = {{NULL, 0, 0}};
+  xfi_intervals lists[XFER_MAX_DIMS] = {{NULL, 0, 0}};
   xfi_runs runs[XFER_MAX_DIMS] = {{NULL, 0, 0}};
 
   for (int d = 0; d < n_dims; d++) {
-    XFI_TRY_DONE((look->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&look->mine->dims[d],
+    XFI_TRY_DONE((side->is_source ? xfi_dim_runs_once : xfi_dim_runs)(&side->mine->dims[d],
                                                                       place->part[d], &runs[d]));
     if (runs[d].n == 0) goto done;
   }
   for (int d = 0; d < n_dims; d++) {
-    XFI_TRY_DONE(xfi_pieces_add(&lists[d], &runs[d], &look->other->dims[d], look->is_source));
-    if (!look->is_source)
+    XFI_TRY_DONE(xfi_intervals_add(&lists[d], &runs[d], &side->other->dims[d], side->is_source));
+    if (!side->is_source)
       XFI_TRY_DONE(prove_dim(&runs[d], &lists[d], d,
-                             look->moves->tensors[look->cls->first_tensor].name,
-                             look->moves->rank));
+                             side->moves->tensors[side->cls->first_tensor].name,
+                             side->moves->rank));
   }
   XFI_TRY_DONE(
-      xfi_flows_add(look->flows, lists, look->other, (uint32_t)place->number, place->replica));
+      xfi_flows_add(side->flows, lists, side->other, (uint32_t)place->number, place->replica));
 done:
   for (int d = 0; d < n_dims; d++) {
     xfi_free(runs[d].at);
