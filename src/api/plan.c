@@ -321,7 +321,8 @@ xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
 
   XFI_NEED(plan);
   XFI_NEED(over);
-  enter(plan, XFI_INSIDE_WAIT); /* so that ranks that have left this plan count, and no others */
+  enter(plan,
+        XFI_INSIDE_WAIT); /* so that ranks that have destroyed this plan count, and no others */
   XFI_ON_DEVICE(plan->device, st = xfi_run_test(plan, &is_over));
   if (st == XFER_OK) *over = is_over ? 1 : 0;
   return st;

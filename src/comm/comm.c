@@ -28,12 +28,12 @@ static void decline(xfi_comm *comm, const char *why, xfi_deadline deadline)
   comm->ops->abort(comm, why);
 }
 
-xfer_status xfi_comm_check_left(xfi_comm *comm)
+xfer_status xfi_comm_check_destroyed(xfi_comm *comm)
 {
   const bool is_of_plan = comm->inside == XFI_INSIDE_RUN || comm->inside == XFI_INSIDE_WAIT ||
                           comm->inside == XFI_INSIDE_COMMIT;
 
-  return is_of_plan ? comm->ops->check_refused(comm, XFI_LEFT | comm->plan) : XFER_OK;
+  return is_of_plan ? comm->ops->check_refused(comm, XFI_DESTROYED | comm->plan) : XFER_OK;
 }
 
 /* The last error, as this rank reports it (`why`) and as the others are told of it (`text`). */

@@ -109,11 +109,11 @@ typedef xfer_status xfi_broadcast_fn(xfi_comm *comm, const xfi_message *messages
                                      xfer_stream stream, xfi_deadline deadline);
 
 /* How many of the runs that a rank has refused the others remember, and of the plans that it has
- * left: the last ones of each kind, so that a plan is not forgotten for later runs. */
+ * destroyed: the last ones of each kind, so that a plan is not forgotten for later runs. */
 #define XFI_REFUSALS 16
-/* A bit set in a plan's number where a run's could be: the rank has left that plan. */
-#define XFI_LEFT (UINT64_C(1) << 63)
-/* The kind of what is refused: 0 a run, 1 a plan that is left. */
+/* A bit set in a plan's number where a run's could be: the rank has destroyed that plan. */
+#define XFI_DESTROYED (UINT64_C(1) << 63)
+/* The kind of what is refused: 0 a run, 1 a plan that is destroyed. */
 #define XFI_KINDS 2
 #define XFI_KIND_OF(what) ((what) >> 63)
 
@@ -162,10 +162,10 @@ typedef struct xfi_comm_ops {
   /* XFER_OK if no rounds were cancelled since n_data_aborts() was n_aborts. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_aborts);
   /* Tell all ranks that this one takes no part in the messages of a run, given by its sequence
-   * number; or, given XFI_LEFT | its number, that this rank has destroyed a plan and comes neither
-   * to a commit, nor to its next run, nor to the wait for that. A rank that waits there fails,
-   * which breaks the comm; if none does, nothing is broken. If the ranks cannot be told, this may
-   * break the comm. No run is refused where messages can be cancelled. */
+   * number; or, given XFI_DESTROYED | its number, that this rank has destroyed a plan and comes
+   * neither to a commit, nor to its next run, nor to the wait for that. A rank that waits there
+   * fails, which breaks the comm; if none does, nothing is broken. If the ranks cannot be told,
+   * this may break the comm. No run is refused where messages can be cancelled. */
   void (*refuse)(xfi_comm *comm, uint64_t what, const char *why);
   /* XFER_ERR_PEER, with its text, if a rank has refused `what`; nobody refuses 0. */
   xfer_status (*check_refused)(xfi_comm *comm, uint64_t what);
@@ -299,8 +299,9 @@ XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t wha
 /* As xfi_shared_check_refused(), but fails too if a rank has ended or broken the comm. */
 XFI_PLUGIN_API xfer_status xfi_host_check_refused(xfi_comm *comm, uint64_t what);
 
-/* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has left the plan. */
-XFI_PLUGIN_API xfer_status xfi_comm_check_left(xfi_comm *comm);
+/* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has destroyed the
+ * plan. */
+XFI_PLUGIN_API xfer_status xfi_comm_check_destroyed(xfi_comm *comm);
 
 /* The status of a collective call's checks, or XFER_ERR_ARG if the caller refused the call by
  * xfer_comm_refuse(), which holds for one call. */

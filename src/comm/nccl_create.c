@@ -60,13 +60,14 @@ static void nccl_refuse(xfi_comm *base, uint64_t what, const char *why)
   if (host != NULL) host->ops->refuse(host, what, why);
 }
 
-/* Only plans that a rank has left are looked for: no run is refused over NCCL, and other numbers
- * are used by connect(). */
+/* Only plans that a rank has destroyed are looked for: no run is refused over NCCL, and other
+ * numbers are used by connect(). */
 static xfer_status nccl_check_refused(xfi_comm *base, uint64_t what)
 {
   xfi_comm *host = xfi_nccl_of(base)->host;
 
-  return host == NULL || (what & XFI_LEFT) == 0 ? XFER_OK : host->ops->check_refused(host, what);
+  return host == NULL || (what & XFI_DESTROYED) == 0 ? XFER_OK
+                                                     : host->ops->check_refused(host, what);
 }
 
 static const xfi_comm_ops nccl_ops = {

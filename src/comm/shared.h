@@ -66,7 +66,7 @@ void xfi_shared_abort(xfi_comm *comm, const char *why);
 static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
 {
   if (is_of_run && comm->sequence != 0) XFI_TRY(comm->ops->check_refused(comm, comm->sequence));
-  return xfi_comm_check_left(comm);
+  return xfi_comm_check_destroyed(comm);
 }
 
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. If all ranks share memory, this

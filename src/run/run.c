@@ -62,7 +62,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
     XFI_TRY_DONE(xfi_run_start(plan->relay, plan->relay->run.n_begun + 1, stream));
   XFI_TRY_DONE(xfi_verify_start(plan, stream));
 done:
-  if (st == XFER_ERR_PEER) (void)xfi_comm_check_left(plan->comm); /* whose text says why */
+  if (st == XFER_ERR_PEER) (void)xfi_comm_check_destroyed(plan->comm); /* whose text says why */
   if (st == XFER_OK) st = xfi_event_record(plan->device, plan->run.finished, stream);
   if (st != XFER_OK)
     (void)xfi_run_record(plan->device, plan->run.finished, stream); /* after what was enqueued */
@@ -79,7 +79,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     if (aborted == XFER_OK) aborted = xfi_direct_check(p->lanes.direct, p->run.epoch + later);
   XFI_TRY(plan->comm->ops->check_refused(plan->comm, plan->run.sequence));
-  XFI_TRY(xfi_comm_check_left(plan->comm));
+  XFI_TRY(xfi_comm_check_destroyed(plan->comm));
   return aborted;
 }
 
@@ -262,7 +262,7 @@ xfer_status xfi_run_drain(xfer_plan *plan)
     xfi_set_error("run %llu is not done yet, and what it uses is to go",
                   (unsigned long long)plan->run.epoch);
   if (st == XFER_OK) st = outcome(plan);
-  /* The caller knows of this failure already, but the peer that left may still copy. */
+  /* The caller knows of this failure already, but the peer that failed may still copy. */
   if (st == XFER_ERR_PEER && !plan->run.is_open)
     st = xfi_direct_abort(plan->lanes.direct, plan, st, xfi_run_abort_deadline(plan->plans));
   return st == XFER_OK ? XFER_OK : fail_after_all(plan, st);
@@ -272,7 +272,7 @@ void xfi_run_abandon(xfer_plan *plan)
 {
   xfer_status st;
 
-  xfi_run_leave_refused(plan);
+  xfi_run_tell_destroyed(plan);
   if (plan->run.is_unsettled && !xfi_run_can_refuse(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.why);
   xfi_run_set_unsettled(plan, false);

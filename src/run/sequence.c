@@ -77,12 +77,12 @@ static void uncount(xfi_plans *plans, uint64_t sequence)
   plans->n_sequenced--;
 }
 
-void xfi_run_leave_refused(xfer_plan *plan)
+void xfi_run_tell_destroyed(xfer_plan *plan)
 {
   const bool refused = xfi_state_is_refused(plan->state);
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
-  plan->comm->ops->refuse(plan->comm, XFI_LEFT | plan->number, plan->run.why);
+  plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.why);
   if (refused) uncount(plan->plans, plan->run.sequence);
 }
 

@@ -23,7 +23,7 @@ void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
  * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
  * it took place on no rank, so it is not counted, unless others count it by now, and later runs
  * that this rank refused take the numbers before theirs. */
-void xfi_run_leave_refused(xfer_plan *plan);
+void xfi_run_tell_destroyed(xfer_plan *plan);
 
 /* Gather every rank's result into plan->run.results. `result` has this rank's status, whose text
  * stays the last error. XFER_ERR_MISMATCH, on every rank, if ranks mean different plans; `does` is

@@ -303,7 +303,7 @@ static bool is_never_there(const xfi_awaited *what)
 static int find_one_that_goes(const xfi_awaited *what, xfi_rank_filter *of)
 {
   if (of == xfi_shared_is_lost && comms[1] != NULL) {
-    comms[1]->ops->refuse(comms[1], XFI_LEFT | 7, "no luck");
+    comms[1]->ops->refuse(comms[1], XFI_DESTROYED | 7, "no luck");
     comms[1]->ops->destroy(comms[1]);
     comms[1] = NULL;
   }

@@ -216,7 +216,7 @@ static xfer_status resolve(xfi_link *link, xfi_device *device)
     uint64_t *page = (uint64_t *)(void *)(link->remotes[0].mapped->base + link->page_offset);
 
     XFI_CHECK(device->ops->flags_share == NULL || device->ops->flags_share(device, page),
-              XFER_ERR_PEER, "rank %d has failed and left", link->rank);
+              XFER_ERR_PEER, "rank %d has failed", link->rank);
     link->page = page;
   }
   xfi_link_resolve(link);

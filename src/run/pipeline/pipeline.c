@@ -39,7 +39,7 @@ static xfer_status join_staging(xfi_pipeline *p, xfer_plan *plan)
 {
   const char *before = plan->plans->slots.at;
 
-  XFI_TRY(xfi_staging_join(plan, p));
+  XFI_TRY(xfi_staging_attach(plan, p));
   if (plan->plans->slots.at == before) return XFER_OK;
   for (xfer_plan *q = plan->plans->first; q != NULL; q = q->next) {
     if (q == plan || q->lanes.pipeline->slots == NULL) continue; /* its slots were leaked before */
@@ -84,7 +84,7 @@ xfer_status xfi_pipeline_rebind(xfi_pipeline *p, const xfer_plan *plan)
 void xfi_pipeline_destroy(xfi_pipeline *p, xfer_plan *plan)
 {
   if (p == NULL) return;
-  xfi_staging_leave(plan);
+  xfi_staging_detach(plan);
   xfi_channels_destroy(&p->channels);
   xfi_bcasts_free(p->bcasts);
   xfi_steps_free(p, plan->device);

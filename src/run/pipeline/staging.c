@@ -79,7 +79,7 @@ static xfer_status grow(xfi_plans *plans, size_t n_bytes)
   return XFER_OK;
 }
 
-xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
+xfer_status xfi_staging_attach(xfer_plan *plan, xfi_pipeline *p)
 {
   xfi_plans *plans = plan->plans;
   const size_t n_bytes = 2 * (p->slot_bytes[0] + p->slot_bytes[1]);
@@ -93,7 +93,7 @@ xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *p)
   return XFER_OK;
 }
 
-void xfi_staging_leave(xfer_plan *plan)
+void xfi_staging_detach(xfer_plan *plan)
 {
   xfi_plans *plans = plan->plans;
   xfer_plan **at = &plans->first;

@@ -39,7 +39,7 @@ struct xfi_plans {
   uint64_t snapshot_bytes; /* size of all plans' snapshots, which have blocks of their own */
   xfer_plan *first;        /* the plans that use `slots`, a list by xfer_plan.next */
   xfer_plan *last;         /* the plan whose run used `slots` last; NULL: no run has */
-  bool is_ending;          /* the comm ends, and its plans leave one after the other */
+  bool is_ending;          /* the comm ends, and its plans are destroyed one after the other */
   xfi_deadline abort_by; /* the deadline that their aborts share; at_ns 0: there was no abort yet */
 };
 
@@ -58,9 +58,9 @@ void xfi_staging_free(const xfi_plans *plans, xfi_staging_block *block);
 void xfi_staging_abandon(xfi_staging_block *block);
 /* Give slots to a pipeline that is about to become the plan's. If the block is too small, a new one
  * is made, and the caller gives the other plans' steps their addresses in it. */
-xfer_status xfi_staging_join(xfer_plan *plan, xfi_pipeline *pipeline);
+xfer_status xfi_staging_attach(xfer_plan *plan, xfi_pipeline *pipeline);
 /* The plan, which has no run in flight, needs no slots any more. The last plan frees the block. */
-void xfi_staging_leave(xfer_plan *plan);
+void xfi_staging_detach(xfer_plan *plan);
 /* Called when a run of the plan is about to use the block. Returns the event after which the run
  * has to come; NULL: it need not wait. */
 xfi_event *xfi_staging_turn(xfer_plan *plan);
