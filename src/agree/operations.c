@@ -23,7 +23,7 @@ static int by_peer(const void *a, const void *b)
   return (x->id > y->id) - (x->id < y->id);
 }
 
-static xfer_status sort_list(xfi_op_list *list, const char *way)
+static xfer_status sort_list(xfi_op_list *list, const char *preposition)
 {
   list->keys = xfi_calloc(list->n, sizeof *list->keys);
   XFI_CHECK(list->keys != NULL, XFER_ERR_NOMEM, "%zu operations", list->n);
@@ -32,8 +32,8 @@ static xfer_status sort_list(xfi_op_list *list, const char *way)
   xfi_sort(list->keys, list->n, sizeof *list->keys, by_peer);
   for (size_t i = 1; i < list->n; i++)
     XFI_CHECK(by_peer(&list->keys[i - 1], &list->keys[i]) != 0, XFER_ERR_ARG,
-              "operation %llu %s rank %d is given twice", (unsigned long long)list->keys[i].id, way,
-              (int)list->keys[i].peer);
+              "operation %llu %s rank %d is given twice", (unsigned long long)list->keys[i].id,
+              preposition, (int)list->keys[i].peer);
   return XFER_OK;
 }
 

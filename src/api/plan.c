@@ -429,7 +429,7 @@ xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)
   XFI_NEED(plan);
   XFI_NEED(text);
   XFI_TRY(xfi_plan_full_report(plan, &report));
-  return xfi_moves_print(plan->moves, &report, xfi_direct_way, plan, text, json != 0);
+  return xfi_moves_print(plan->moves, &report, xfi_direct_lane, plan, text, json != 0);
 }
 
 void xfer_text_free(char *text)

@@ -47,7 +47,7 @@ typedef struct hello {
   int32_t rank;
 } hello;
 
-/* Ranks are numbered by their places among those of the host. */
+/* Ranks are numbered as among those of the host. */
 typedef struct bootstrap {
   int rank;
   int size;
@@ -271,7 +271,7 @@ static xfer_status receive_file(const bootstrap *b, int rank, bool *is_done)
   if (is_lost) errno = EMFILE; /* the only reason for the kernel to drop a file */
   XFI_CHECK(theirs != NULL && theirs->rank >= 0 && theirs->rank < b->shared->base.size,
             XFER_ERR_COMM, "the memory of rank %d: %s", rank, REASON);
-  b->shared->places[theirs->rank] = rank;
+  b->shared->host_ranks[theirs->rank] = rank;
   return XFER_OK;
 }
 
@@ -325,8 +325,8 @@ void *xfi_host_endpoints(int n)
 xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status mine,
                                xfer_all_gather_fn all_gather, void *context)
 {
-  bootstrap b = {.rank = shared->place,
-                 .size = shared->n_places,
+  bootstrap b = {.rank = shared->host_rank,
+                 .size = shared->n_host_ranks,
                  .shared = shared,
                  .all_gather = all_gather,
                  .context = context,

@@ -147,8 +147,8 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
   int size = 0;
-  int n_places = 0;
-  int place = 0;
+  int n_host_ranks = 0;
+  int host_rank = 0;
 
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->comm, &size)));
   t = xfi_calloc(1, sizeof *t);
@@ -178,11 +178,11 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
     t->notice_sends[r] = MPI_REQUEST_NULL;
   for (int i = 0; i < XFI_REFUSALS * size; i++)
     t->refusal_sends[i] = MPI_REQUEST_NULL;
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_places)));
-  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &place)));
-  t->endpoints = xfi_host_endpoints(n_places);
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_host_ranks)));
+  XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &host_rank)));
+  t->endpoints = xfi_host_endpoints(n_host_ranks);
   XFI_CHECK_DONE(t->endpoints != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_places, place, true));
+  XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_host_ranks, host_rank, true));
   *out = t;
   t = NULL;
 done:
@@ -299,10 +299,10 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
     transport->is_connected = true;
     /* If some ranks of a host cannot share memory, none of them does: they send each other
      * messages. */
-    s->base.shares_all = s->n_places > 1 &&
+    s->base.shares_all = s->n_host_ranks > 1 &&
                          xfi_host_bootstrap(s, transport->endpoints, XFER_OK, gather_on_host,
                                             &own.host) == XFER_OK &&
-                         s->n_places == s->base.size;
+                         s->n_host_ranks == s->base.size;
   }
   if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* owned by `made` now */
   XFI_TRY_DONE(st);

@@ -65,7 +65,7 @@ typedef struct xfi_segment {
 typedef struct xfi_slots {
   _Alignas(4096) char shared[XFI_CHANNEL_SLOTS][XFI_CHANNEL_SLOT_BYTES];
   uint64_t n_shared; /* how often the owner has filled a shared slot; it takes them in turn */
-  xfi_ring rings[];  /* [n_places] one ring for each rank of the host */
+  xfi_ring rings[];  /* [n_host_ranks] one ring for each rank of the host */
 } xfi_slots;
 
 /* For whom a rank waits, in memory that others read. */
@@ -103,11 +103,11 @@ struct xfi_shared {
   const xfi_shared_ops *ops;
   uint64_t process;          /* xfi_process_number() of the process that made the comm */
   pid_t pid;                 /* getpid() of that process */
-  int n_places;              /* how many ranks this host has */
-  int place;                 /* this rank's number among the ranks of this host */
-  int *places;               /* [size] each rank's number on this host; -1: it is on another host */
-  xfi_segment **at;          /* [n_places] segments; NULL: no memory is shared with that rank */
-  xfi_neighbour *neighbours; /* [n_places] NULL: ranks are threads of one process */
+  int n_host_ranks;          /* how many ranks this host has */
+  int host_rank;             /* this rank's number among the ranks of this host */
+  int *host_ranks;           /* [size] each rank's number on this host; -1: it is on another host */
+  xfi_segment **at;          /* [n_host_ranks] segments; NULL: no memory is shared with that rank */
+  xfi_neighbour *neighbours; /* [n_host_ranks] NULL: ranks are threads of one process */
   size_t slots_at;           /* offset of xfi_slots in a segment; its end if there are none */
   size_t n_bytes;            /* size of a segment */
   uint64_t n_steps;          /* steps of gatherings so far */
@@ -121,7 +121,7 @@ struct xfi_shared {
 /* The segment of a rank; NULL: no memory is shared with it. */
 static inline xfi_segment *xfi_segment_of(const xfi_shared *s, int rank)
 {
-  return s->at == NULL || s->places[rank] < 0 ? NULL : s->at[s->places[rank]];
+  return s->at == NULL || s->host_ranks[rank] < 0 ? NULL : s->at[s->host_ranks[rank]];
 }
 
 /* For whom a rank waits; NULL: no memory is shared with it, or `s` is NULL. */

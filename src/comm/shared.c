@@ -31,7 +31,7 @@ enum {
 
 static xfi_segment *own_of(const xfi_shared *s)
 {
-  return s->at[s->place];
+  return s->at[s->host_rank];
 }
 
 bool xfi_shared_is_inherited(const xfi_shared *s)

@@ -16,7 +16,7 @@ typedef struct xfi_cores {
 /* Set up *shared, without a segment yet. `processes`: ranks are processes, not threads. Whatever
  * this returns, the caller ends *shared by xfi_shared_end(). Local. */
 XFI_PLUGIN_API xfer_status xfi_shared_init(xfi_shared *shared, const xfi_shared_ops *ops,
-                                           int n_places, int place, bool processes);
+                                           int n_host_ranks, int host_rank, bool processes);
 /* Is this process a forked child of the comm's? It is no rank, and what it writes, or requests of
  * MPI, would be taken for its parent's. */
 XFI_PLUGIN_API bool xfi_shared_is_inherited(const xfi_shared *shared);

@@ -30,8 +30,8 @@ static xfi_ring *ring_of(const carrying *s, const xfi_channel *c)
 {
   const xfi_shared *shared = s->shared;
 
-  return c->send ? &slots_of(shared, shared->base.rank)->rings[shared->places[c->peer]]
-                 : &slots_of(shared, c->peer)->rings[shared->place];
+  return c->send ? &slots_of(shared, shared->base.rank)->rings[shared->host_ranks[c->peer]]
+                 : &slots_of(shared, c->peer)->rings[shared->host_rank];
 }
 
 /* The next channel that sends the same bytes as this one; NULL: none. */
@@ -47,7 +47,7 @@ static int find_reader(const carrying *s, xfi_rank_filter *of)
   const xfi_slots *own = slots_of(s->shared, s->shared->base.rank);
   const size_t slot = own->n_shared % XFI_CHANNEL_SLOTS;
 
-  for (int i = 0; i < s->shared->n_places; i++) {
+  for (int i = 0; i < s->shared->n_host_ranks; i++) {
     if (atomic_load(&own->rings[i].n_emptied) >= own->rings[i].n_when_shared[slot]) continue;
     if (of(s->shared, (int)s->shared->at[i]->rank)) return (int)s->shared->at[i]->rank;
   }

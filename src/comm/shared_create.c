@@ -23,8 +23,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_places, int place,
-                            bool processes)
+xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_host_ranks,
+                            int host_rank, bool processes)
 {
   const size_t page = _Alignof(xfi_slots);
   const xfi_comm *comm = &s->base;
@@ -33,36 +33,36 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_plac
   s->ops = ops;
   s->process = xfi_process_number();
   s->pid = getpid();
-  s->n_places = n_places;
-  s->place = place;
+  s->n_host_ranks = n_host_ranks;
+  s->host_rank = host_rank;
   s->slots_at =
       (sizeof(xfi_segment) + sizeof(xfi_waiting) + (size_t)comm->size + page - 1) / page * page;
   s->n_bytes = s->slots_at;
-  if (processes) s->n_bytes += sizeof(xfi_slots) + (size_t)n_places * sizeof(xfi_ring);
-  s->places = xfi_calloc((size_t)comm->size, sizeof *s->places);
-  s->at = xfi_calloc((size_t)n_places, sizeof *s->at);
+  if (processes) s->n_bytes += sizeof(xfi_slots) + (size_t)n_host_ranks * sizeof(xfi_ring);
+  s->host_ranks = xfi_calloc((size_t)comm->size, sizeof *s->host_ranks);
+  s->at = xfi_calloc((size_t)n_host_ranks, sizeof *s->at);
   s->broadcast_sends = xfi_calloc((size_t)comm->size, sizeof *s->broadcast_sends);
   s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
   s->visited = xfi_calloc((size_t)comm->size, sizeof *s->visited);
   s->n_published = xfi_calloc((size_t)comm->size, sizeof *s->n_published);
-  if (processes) s->neighbours = xfi_calloc((size_t)n_places, sizeof *s->neighbours);
-  for (int i = 0; s->neighbours != NULL && i < n_places; i++)
+  if (processes) s->neighbours = xfi_calloc((size_t)n_host_ranks, sizeof *s->neighbours);
+  for (int i = 0; s->neighbours != NULL && i < n_host_ranks; i++)
     s->neighbours[i] = (xfi_neighbour){
         -1, -1}; /* before anything can fail, since 0 could be a descriptor of the caller's */
-  XFI_CHECK(s->places != NULL && s->at != NULL && s->broadcast_sends != NULL && s->awaits != NULL &&
-                s->visited != NULL && s->n_published != NULL &&
+  XFI_CHECK(s->host_ranks != NULL && s->at != NULL && s->broadcast_sends != NULL &&
+                s->awaits != NULL && s->visited != NULL && s->n_published != NULL &&
                 (s->neighbours != NULL || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
   s->base.waits = s;
   for (int r = 0; r < comm->size; r++)
-    s->places[r] = -1;
-  s->places[comm->rank] = place;
+    s->host_ranks[r] = -1;
+  s->host_ranks[comm->rank] = host_rank;
   return XFER_OK;
 }
 
 void xfi_shared_part(xfi_shared *s)
 {
-  for (int i = 0; s->at != NULL && s->neighbours != NULL && i < s->n_places; i++) {
+  for (int i = 0; s->at != NULL && s->neighbours != NULL && i < s->n_host_ranks; i++) {
     if (s->at[i] != NULL) (void)munmap(s->at[i], s->n_bytes);
     s->at[i] = NULL;
     s->neighbours[i].socket = xfi_descriptor_drop(s->neighbours[i].socket);
@@ -73,7 +73,7 @@ void xfi_shared_part(xfi_shared *s)
 void xfi_shared_end(xfi_shared *s)
 {
   xfi_shared_part(s);
-  xfi_free(s->places);
+  xfi_free(s->host_ranks);
   xfi_free(s->at);
   xfi_free(s->neighbours);
   xfi_free(s->broadcast_sends);
@@ -97,13 +97,13 @@ xfi_segment *xfi_shared_map(const xfi_shared *s, int file)
  * be 1. */
 bool xfi_shared_is_lost(const xfi_shared *s, int rank)
 {
-  const int place = s->places[rank];
+  const int host_rank = s->host_ranks[rank];
   struct pollfd process = {.events = POLLIN};
   char byte;
 
-  if (s->neighbours == NULL || place < 0) return false;
-  process.fd = s->neighbours[place].process;
-  return recv(s->neighbours[place].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ||
+  if (s->neighbours == NULL || host_rank < 0) return false;
+  process.fd = s->neighbours[host_rank].process;
+  return recv(s->neighbours[host_rank].socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0 ||
          poll(&process, 1, 0) == 1;
 }
 
@@ -114,7 +114,7 @@ int xfi_shared_make(xfi_shared *s)
 
   if (own == NULL) return xfi_descriptor_drop(file);
   own->rank = s->base.rank;
-  s->at[s->place] = own;
+  s->at[s->host_rank] = own;
   return file;
 }
 

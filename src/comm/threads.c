@@ -266,7 +266,7 @@ static xfer_status segments_create(local_group *group)
     xfi_shared *s = &group->ranks[r].shared;
 
     for (int i = 0; i < n; i++) {
-      s->places[i] = i;
+      s->host_ranks[i] = i;
       s->at[i] = (xfi_segment *)(void *)(at + (size_t)i * n_bytes);
     }
   }

@@ -340,7 +340,7 @@ static xfer_status create(xfi_device **device)
   XFI_TRY_DONE(xfi_cuda_driver_load(&made->driver));
   XFI_TRY_DONE(find_context(made));
   XFI_TRY_DONE(check_waits(made));
-  made->base.place = xfi_cuda_place(made->ordinal);
+  made->base.locality = xfi_cuda_locality(made->ordinal);
   made->base.one_batch_bytes = ONE_BATCH_BYTES;
   XFI_TRY_DONE(xfi_cuda_gpu(&made->base.gpu, made->ordinal));
   XFI_CUDA_TRY_DONE(cudaDeviceGetAttribute,

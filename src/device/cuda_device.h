@@ -202,8 +202,8 @@ void xfi_cuda_chunks_unmap(const xfi_cuda_device *device, char *mapped, size_t n
 
 /* ---- cuda_map.c ---- */
 
-/* The fields `place` and `gpu` of an xfi_device. */
-uint64_t xfi_cuda_place(int ordinal);
+/* The fields `locality` and `gpu` of an xfi_device. */
+uint64_t xfi_cuda_locality(int ordinal);
 xfer_status xfi_cuda_gpu(uint64_t *gpu, int ordinal);
 void xfi_cuda_domain(xfi_device *device, unsigned char domain[64]);
 xfer_status xfi_cuda_export(xfi_device *device, xfi_allocation allocation, xfi_mem_handle *handle);

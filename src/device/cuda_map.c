@@ -58,7 +58,7 @@ typedef struct mapping {
   enum handle_kind kind; /* how it was mapped */
 } mapping;
 
-uint64_t xfi_cuda_place(int ordinal)
+uint64_t xfi_cuda_locality(int ordinal)
 {
   return (xfi_process_number() & ~UINT64_C(0xff)) | (uint64_t)ordinal | UINT64_C(1) << 63;
 }

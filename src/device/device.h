@@ -221,9 +221,9 @@ typedef struct xfi_device_ops {
 
 struct xfi_device {
   const xfi_device_ops *ops;
-  uint64_t place; /* a number that is equal for ranks of one process that share a device; all but
+  uint64_t locality; /* a number that is equal for ranks of one process that share a device; all but
                      the low byte is equal for all ranks of one process; 0: it does not matter */
-  uint64_t gpu;   /* which GPU of the host, the same in all processes; 0: this is no GPU */
+  uint64_t gpu;      /* which GPU of the host, the same in all processes; 0: this is no GPU */
   xfi_alarms *alarms;       /* NULL: the device is synchronous */
   uint64_t one_batch_bytes; /* up to so many to and from all peers are copied in one batch; more in
                                a batch for each peer, on a stream of its own */

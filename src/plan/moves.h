@@ -44,9 +44,9 @@ uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_moves 
 
 /* How data travels to or from sends.peers[peer] or recvs.peers[peer] of a plan or of its relay;
  * NULL: this is not settled yet. */
-typedef const char *(*xfi_way_fn)(const void *context, bool relay, bool send, size_t peer);
+typedef const char *(*xfi_lane_fn)(const void *context, bool relay, bool send, size_t peer);
 
 xfer_status xfi_moves_print(const xfi_moves *moves, const xfer_plan_report_data *report,
-                            xfi_way_fn way, const void *context, char **text, bool json);
+                            xfi_lane_fn lane, const void *context, char **text, bool json);
 
 #endif

@@ -131,25 +131,25 @@ static void json_tensors(xfi_text *text, const xfi_moves *moves)
   xfi_text_printf(text, "]");
 }
 
-/* A plan's peers and the way to each. */
-typedef struct ways {
-  xfi_way_fn of;
+/* A plan's peers and the lane to each. */
+typedef struct lanes {
+  xfi_lane_fn of;
   const void *context;
-} ways;
+} lanes;
 
-static void json_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay, const char *way)
+static void json_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay, const char *lane)
 {
-  xfi_text_printf(text, "\n{\"%s\":%d,\"bytes\":%" PRIu64 ",%s\"way\":", send ? "to" : "from",
+  xfi_text_printf(text, "\n{\"%s\":%d,\"bytes\":%" PRIu64 ",%s\"lane\":", send ? "to" : "from",
                   peer->rank, peer->n_bytes, relay ? "\"relayed\":true," : "");
-  if (way == NULL)
+  if (lane == NULL)
     xfi_text_printf(text, "null");
   else
-    xfi_text_json(text, way);
+    xfi_text_json(text, lane);
   xfi_text_printf(text, "}");
 }
 
 static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool relay,
-                        const char *way)
+                        const char *lane)
 {
   xfi_text_printf(text, "  %s rank %s%-6d %10zu moves ", send ? "to" : "from", send ? "  " : "",
                   peer->rank, peer->n);
@@ -157,13 +157,13 @@ static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool re
     xfi_text_printf(text, "%22s", "by broadcast");
   else
     xfi_text_printf(text, "%16" PRIu64 " bytes", peer->n_bytes);
-  xfi_text_printf(text, "%s%s%s\n", relay ? ", relayed" : "", way == NULL ? "" : ", ",
-                  way == NULL ? "" : way);
+  xfi_text_printf(text, "%s%s%s\n", relay ? ", relayed" : "", lane == NULL ? "" : ", ",
+                  lane == NULL ? "" : lane);
 }
 
 /* Prints the peers of the plan, then those of its relay; for people at most MOST_PEERS of each
  * list. */
-static void print_peers(xfi_text *text, const xfi_moves *moves, const ways *w, bool json)
+static void print_peers(xfi_text *text, const xfi_moves *moves, const lanes *w, bool json)
 {
   xfi_listing lists[XFI_LISTINGS];
   const int n = xfi_moves_listings(lists, moves);
@@ -175,10 +175,10 @@ static void print_peers(xfi_text *text, const xfi_moves *moves, const ways *w, b
     for (size_t p = 0; p < n_peers && (json || p < MOST_PEERS); p++, comma = ",") {
       const xfi_peer *peer = &lists[l].list->peers[p];
       const bool relay = lists[l].of != moves;
-      const char *way = w->of(w->context, relay, lists[l].send, p);
+      const char *lane = w->of(w->context, relay, lists[l].send, p);
 
       if (json) xfi_text_printf(text, "%s", comma);
-      (json ? json_peer : people_peer)(text, peer, lists[l].send, relay, way);
+      (json ? json_peer : people_peer)(text, peer, lists[l].send, relay, lane);
     }
     if (!json && n_peers > MOST_PEERS)
       xfi_text_printf(text, "  %s %zu more ranks\n", lists[l].send ? "to" : "from",
@@ -187,9 +187,9 @@ static void print_peers(xfi_text *text, const xfi_moves *moves, const ways *w, b
 }
 
 xfer_status xfi_moves_print(const xfi_moves *moves, const xfer_plan_report_data *report,
-                            xfi_way_fn way, const void *context, char **text, bool json)
+                            xfi_lane_fn lane, const void *context, char **text, bool json)
 {
-  const ways w = {way, context};
+  const lanes w = {lane, context};
   xfer_status st;
   xfi_text out = {0};
   char *made;

@@ -59,7 +59,7 @@ typedef struct survey {
   size_t turns_capacity;
   xfi_traffic_row row;
   size_t row_capacity;
-  uint32_t *place; /* [n_ranks] where a source is in the row, + 1; 0: it is not */
+  uint32_t *index; /* [n_ranks] where a source is in the row, + 1; 0: it is not */
 } survey;
 
 static void intake_free(intake *in)
@@ -173,12 +173,12 @@ static xfer_status add(survey *s, int src_rank, const xfi_class *cls, uint64_t n
   xfi_traffic_row *row = &s->row;
   xfer_traffic *from;
 
-  if (s->place[src_rank] == 0) {
+  if (s->index[src_rank] == 0) {
     XFI_TRY(XFI_APPEND(row->from, row->n, s->row_capacity,
                        (xfer_traffic){.src_rank = src_rank, .dst_rank = row->rank}));
-    s->place[src_rank] = (uint32_t)row->n;
+    s->index[src_rank] = (uint32_t)row->n;
   }
-  from = &row->from[s->place[src_rank] - 1];
+  from = &row->from[s->index[src_rank] - 1];
   from->n_bytes += n_bytes;
   from->n_moves += n_moves;
   if (cls->broadcast) from->broadcast_bytes += n_bytes;
@@ -304,7 +304,7 @@ static void survey_free(survey *s)
   xfi_free(s->kept);
   xfi_free(s->turns);
   xfi_free(s->row.from);
-  xfi_free(s->place);
+  xfi_free(s->index);
   xfi_scratch_free(&s->scratch);
   xfi_moves_destroy(s->moves);
 }
@@ -317,15 +317,15 @@ xfer_status xfi_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensor
   bool more = true;
 
   XFI_TRY_DONE(xfi_moves_classify(&s.moves, n_ranks, 0, tensors, n_tensors, options));
-  s.place = xfi_calloc((size_t)n_ranks, sizeof *s.place);
-  XFI_CHECK_DONE(s.place != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
+  s.index = xfi_calloc((size_t)n_ranks, sizeof *s.index);
+  XFI_CHECK_DONE(s.index != NULL, XFER_ERR_NOMEM, "%d ranks", n_ranks);
   for (int r = 0; r < n_ranks && more; r++) {
     s.moves->rank = r;
     s.row = (xfi_traffic_row){.rank = r, .from = s.row.from};
     for (size_t c = 0; c < s.moves->n_classes; c++)
       XFI_TRY_DONE(add_class(&s, c));
     for (size_t i = 0; i < s.row.n; i++)
-      s.place[s.row.from[i].src_rank] = 0;
+      s.index[s.row.from[i].src_rank] = 0;
     more = fn(context, s.moves, &s.row);
   }
 done:

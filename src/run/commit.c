@@ -133,8 +133,8 @@ done:
 static xfi_near nearness(const xfi_commit_vote *own, const xfi_commit_vote *other)
 {
   if (memcmp(other->domain, own->domain, sizeof own->domain) != 0) return XFI_FAR;
-  if (own->place == 0 || own->place >> 8 != other->place >> 8) return XFI_SAME_HOST;
-  return own->place == other->place ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
+  if (own->locality == 0 || own->locality >> 8 != other->locality >> 8) return XFI_SAME_HOST;
+  return own->locality == other->locality ? XFI_SAME_DEVICE : XFI_SAME_PROCESS;
 }
 
 /* Make snapshots on all ranks, or on none if some rank is out of memory: then data goes in
@@ -282,7 +282,7 @@ xfi_commit_vote xfi_commit_begin(xfer_plan *plan, xfer_status mine)
                               .has_run = plan->run.n_begun > 0 && plan->lanes.direct != NULL,
                               .plan = plan->number,
                               .n_sequenced = plan->plans->n_sequenced,
-                              .place = plan->device->place,
+                              .locality = plan->device->locality,
                               .gpu = plan->device->gpu};
 
   mine = allowed;

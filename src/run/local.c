@@ -46,7 +46,7 @@ static xfer_status add_selfs(xfi_local *l, xfi_copies *copies, const xfer_plan *
     memcpy(src.start, box.src_local, sizeof src.start);
     memcpy(dst.start, box.dst_local, sizeof dst.start);
     XFI_TRY(xfi_copies_add(copies, &dst, &src, box.length, cls->dst->n_dims,
-                           xfi_plan_elem(plan, cls, XFI_WHOLE_WAY)));
+                           xfi_plan_elem(plan, cls, XFI_END_TO_END)));
     XFI_TRY(note_anchors(l, copies, dst.bound, src.bound));
   }
   return XFER_OK;

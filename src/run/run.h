@@ -73,7 +73,7 @@ typedef struct xfi_commit_vote {
   uint8_t has_run;          /* this rank has run the lanes that the commit may replace */
   uint64_t plan;            /* xfer_plan.number of the plan */
   uint64_t n_sequenced;     /* runs that this rank has counted, see xfi_run_take_sequence() */
-  uint64_t place;           /* xfi_device.place */
+  uint64_t locality;        /* xfi_device.locality */
   uint64_t gpu;             /* xfi_device.gpu */
   unsigned char domain[64]; /* the device's domain(): equal where peers may map memory */
 } xfi_commit_vote;

@@ -51,7 +51,7 @@ xfi_elem xfi_plan_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg)
   xfi_elem elem = {leg == XFI_TO_WIRE ? cls->wire_bytes : cls->dst->elem_bytes, NULL};
 
   if (cls->conversion.kind == XFER_CONVERSION_NONE) return elem;
-  if (leg == XFI_WHOLE_WAY || narrows == (leg == XFI_TO_WIRE))
+  if (leg == XFI_END_TO_END || narrows == (leg == XFI_TO_WIRE))
     elem.convert = &plan->converts[cls - plan->moves->classes];
   return elem;
 }

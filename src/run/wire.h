@@ -13,7 +13,7 @@ xfer_status xfi_plan_fill_converts(xfer_plan *plan);
 
 /* How far a copy takes elements: from the source's memory to the destination's, only into a slot,
  * where they have the type in which they travel, or only out of one. */
-typedef enum xfi_leg { XFI_WHOLE_WAY, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
+typedef enum xfi_leg { XFI_END_TO_END, XFI_TO_WIRE, XFI_FROM_WIRE } xfi_leg;
 xfi_elem xfi_plan_elem(const xfer_plan *plan, const xfi_class *cls, xfi_leg leg);
 
 /* The elements [first, end) of a box of a tensor, in row-major order. */

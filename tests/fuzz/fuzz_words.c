@@ -40,18 +40,18 @@ static void read_link(unsigned char *bytes, size_t n_bytes)
   const xfer_status st = xfi_link_read(&link);
 
   if (st != XFER_OK && xfer_last_error()[0] == '\0') abort();
-  if (st == XFER_OK && link.n_src_places > link.n_places) abort();
+  if (st == XFER_OK && link.n_src_locations > link.n_locations) abort();
   for (size_t i = 0; st == XFER_OK && i < link.n_bounds; i++)
     if (link.bounds[i].piece_dim >= XFER_MAX_DIMS) abort();
-  for (size_t i = 0; st == XFER_OK && i < link.n_places; i++)
-    if (link.places[i][0] >= link.n_remotes) abort();
+  for (size_t i = 0; st == XFER_OK && i < link.n_locations; i++)
+    if (link.locations[i][0] >= link.n_remotes) abort();
   for (size_t i = 0; i < link.n_bounds && link.bounds != NULL; i++)
     xfi_bound_clear(&link.bounds[i]);
   xfi_free(link.their_ranks[0].at);
   xfi_free(link.their_ranks[1].at);
   xfi_free(link.remotes);
   xfi_free(link.bounds);
-  xfi_free(link.places);
+  xfi_free(link.locations);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

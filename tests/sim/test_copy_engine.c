@@ -9,12 +9,12 @@
 
 static bool are_processes; /* or the ranks' threads are taken for what they are */
 
-uint64_t __real_xfi_cuda_place(int ordinal);
-uint64_t __wrap_xfi_cuda_place(int ordinal);
+uint64_t __real_xfi_cuda_locality(int ordinal);
+uint64_t __wrap_xfi_cuda_locality(int ordinal);
 
-uint64_t __wrap_xfi_cuda_place(int ordinal)
+uint64_t __wrap_xfi_cuda_locality(int ordinal)
 {
-  return are_processes ? 0 : __real_xfi_cuda_place(ordinal);
+  return are_processes ? 0 : __real_xfi_cuda_locality(ordinal);
 }
 
 /* ---- placements and boxes ------------------------------------------------------------------- */

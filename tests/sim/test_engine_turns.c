@@ -9,9 +9,9 @@
 enum { MIB = 1 << 20, SHARE = 33 * MIB };
 static const char BATCH[] = "cuMemcpyBatchAsync";
 
-uint64_t __wrap_xfi_cuda_place(int ordinal);
+uint64_t __wrap_xfi_cuda_locality(int ordinal);
 
-uint64_t __wrap_xfi_cuda_place(int ordinal)
+uint64_t __wrap_xfi_cuda_locality(int ordinal)
 {
   (void)ordinal;
   return 0;

@@ -24,7 +24,7 @@ typedef struct told {
   } remote;
   uint64_t back;
   xfi_bound bound;
-  uint64_t place[2];
+  uint64_t location[2];
 } told;
 
 static char of_the_peer[8]; /* addresses there mean nothing here */
@@ -46,7 +46,7 @@ static told good(void)
   t.bound.blocks = (xfi_blocks *)(void *)of_the_peer;
   t.remote.n_bytes = 64;
   t.remote.sides = XFI_SIDE_DST;
-  t.place[1] = 16;
+  t.location[1] = 16;
   return t;
 }
 
@@ -58,7 +58,7 @@ static void release(xfi_link *link)
   xfi_free(link->their_ranks[1].at);
   xfi_free(link->remotes);
   xfi_free(link->bounds);
-  xfi_free(link->places);
+  xfi_free(link->locations);
 }
 
 static xfer_status read_told(told t, size_t n_bytes)
@@ -67,8 +67,8 @@ static xfer_status read_told(told t, size_t n_bytes)
   const xfer_status st = xfi_link_read(&link);
 
   if (st == XFER_OK) {
-    assert_int_equal(link.n_places, 1);
-    assert_int_equal(link.places[0][1], 16);
+    assert_int_equal(link.n_locations, 1);
+    assert_int_equal(link.locations[0][1], 16);
     for (int i = 0; i < 2; i++) {
       assert_int_equal(link.their_ranks[i].n, 1);
       assert_int_equal(link.their_ranks[i].at[0], t.ranks[i]);
@@ -93,7 +93,7 @@ static void test_what_is_well_formed_is_read(void **state)
 {
   (void)state;
   assert_int_equal(sizeof(told), sizeof good().head + sizeof(xfi_mem_handle) + 8 + 16 + 8 +
-                                     sizeof good().bound + sizeof good().place);
+                                     sizeof good().bound + sizeof good().location);
   assert_int_equal(read_told(good(), sizeof(told)), XFER_OK);
 }
 
@@ -137,9 +137,9 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
   REFUSED(bound.n_pieces, -1);
   REFUSED(bound.n_pieces, INT64_MAX);
   REFUSED(bound.boxes, (xfi_bound_box *)(void *)of_the_peer);
-  REFUSED(place[0], 1);
-  REFUSED(place[0], UINT64_MAX);
-  REFUSED(place[1], 64);
+  REFUSED(location[0], 1);
+  REFUSED(location[0], UINT64_MAX);
+  REFUSED(location[1], 64);
   REFUSED(head.page_offset, 64);
 }
 
@@ -147,12 +147,12 @@ static void test_numbers_that_cannot_be_are_refused(void **state)
 typedef struct told_twice {
   told first;
   uint64_t back;
-  uint64_t place[2];
+  uint64_t location[2];
 } told_twice;
 
 static told_twice twice(uint64_t back)
 {
-  told_twice t = {.first = good(), .back = back, .place = {0, 32}};
+  told_twice t = {.first = good(), .back = back, .location = {0, 32}};
 
   t.first.head.n_bounds = 2;
   return t;
@@ -165,8 +165,8 @@ static void test_a_bound_is_like_one_before_it(void **state)
 
   (void)state;
   assert_int_equal(xfi_link_read(&link), XFER_OK);
-  assert_int_equal(link.n_places, 2);
-  assert_int_equal(link.places[1][1], 32);
+  assert_int_equal(link.n_locations, 2);
+  assert_int_equal(link.locations[1][1], 32);
   assert_int_equal(link.bounds[1].shape[0], 4);
   assert_int_equal(link.bounds[1].piece_length, 4);
   assert_true(link.bounds[1].is_set);

@@ -22,7 +22,7 @@ static xfer_plan_report_data figures(void)
   return report;
 }
 
-static const char *way_of(const void *context, bool relay, bool send, size_t peer)
+static const char *lane_of(const void *context, bool relay, bool send, size_t peer)
 {
   assert_null(context);
   if (relay) return "direct";
@@ -48,7 +48,7 @@ static void test_the_summary_has_every_figure_and_peer(void **state)
 
   add_line(&list, "w", 2, "f32[9,6] (3):S0 -> (3):S1");
   plan = plan_of(&list, 3, 1, &plain_options);
-  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, false), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, lane_of, NULL, &text, false), XFER_OK);
   for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, "  %-18s %d\n", names[i], 101 + i);
   strcat(want, "  from rank 0               2 moves               48 bytes, direct\n"
@@ -73,7 +73,7 @@ static char *text_of_broadcast(const char *line, int n_ranks, bool json)
   options.lane = XFER_LANE_BROADCAST;
   add_line(&list, "w", 1, line);
   plan = plan_of(&list, n_ranks, 0, &options);
-  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, json), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, lane_of, NULL, &text, json), XFER_OK);
   xfi_moves_destroy(plan);
   free_tensors(&list);
   return text;
@@ -97,7 +97,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
 {
   (void)state;
   static const char tail[] =
-      ",\n\"peers\":[\n{\"from\":0,\"bytes\":5,\"way\":\"direct\"}]"
+      ",\n\"peers\":[\n{\"from\":0,\"bytes\":5,\"lane\":\"direct\"}]"
       ",\n\"tensors\":[\n{\"name\":\"a \\\"b\\\\\\u000a\",\"dtype\":\"bf16\",\"shape\":[3,2]},"
       "\n{\"name\":\"s\",\"dtype\":\"u8\",\"shape\":[]}],\n\"moves\":["
       "\n{\"tensor\":0,\"src\":1,\"dst\":1,\"lo\":[2,0],\"length\":[1,2],\"src_local\":[0,0],"
@@ -115,7 +115,7 @@ static void test_json_has_every_figure_tensor_and_move(void **state)
   add_line(&list, "a \"b\\\n", 1, "bf16[3,2] (2):S0 -> (2)@1,0:S0f2");
   add_line(&list, "s", 1, "u8[] (1):R -> (1)@1:R");
   plan = plan_of(&list, 2, 1, &plain_options);
-  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, lane_of, NULL, &text, true), XFER_OK);
   print_message("%s\n", text);
   for (int i = 0; i < N_FIGURES; i++)
     snprintf(want + strlen(want), 64, ",\n\"%s\":%d", names[i], 101 + i);
@@ -131,8 +131,8 @@ static void test_json_of_a_source_and_of_a_broadcast(void **state)
   (void)state;
   char *text = text_of_broadcast("u8[2] (1):R -> (2)@1-2:R", 3, true);
 
-  assert_non_null(strstr(text, "\"peers\":[\n{\"to\":1,\"bytes\":0,\"way\":\"packed: no "
-                               "\\\"way\\\"\"},\n{\"to\":2,\"bytes\":0,\"way\":null}]"));
+  assert_non_null(strstr(text, "\"peers\":[\n{\"to\":1,\"bytes\":0,\"lane\":\"packed: no "
+                               "\\\"way\\\"\"},\n{\"to\":2,\"bytes\":0,\"lane\":null}]"));
   assert_non_null(strstr(text, "\"moves\":[\n{\"tensor\":0,\"src\":0,\"dst\":1,\"lo\":[0],"
                                "\"length\":[2],\"src_local\":[0],\"dst_local\":[0],"
                                "\"broadcast\":true},\n{\"tensor\":0,\"src\":0,\"dst\":2,"));
@@ -150,7 +150,7 @@ static void test_json_says_what_becomes_of_elements(void **state)
   add_layouts(&list, "w", 1, layout_of("f32[9,6] (3):S0"), layout_of("f8e4m3[9,6] (3):S1"));
   list.at[0].conversion = xfer_convert_scale(0.5F);
   plan = plan_of(&list, 3, 1, &plain_options);
-  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, lane_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(text, "{\"name\":\"w\",\"dtype\":\"f32\",\"shape\":[9,6],"
                                "\"conversion\":\"scale 0.5\",\"to\":\"f8e4m3\"}"));
   xfi_free(text);
@@ -166,7 +166,7 @@ static void test_json_of_an_empty_plan(void **state)
   char *text = NULL;
   xfi_moves *plan = plan_of(&list, 1, 0, &plain_options);
 
-  assert_int_equal(xfi_moves_print(plan, &report, way_of, NULL, &text, true), XFER_OK);
+  assert_int_equal(xfi_moves_print(plan, &report, lane_of, NULL, &text, true), XFER_OK);
   assert_non_null(strstr(
       text, ",\n\"replicated_tensors\":124,\n\"peers\":[],\n\"tensors\":[],\n\"moves\":[]}\n"));
   xfi_free(text);
@@ -181,7 +181,7 @@ static xfer_status print_again(void *context)
 {
   const xfer_plan_report_data report = figures();
   char *text = NULL;
-  xfer_status st = xfi_moves_print(context, &report, way_of, NULL, &text, as_json);
+  xfer_status st = xfi_moves_print(context, &report, lane_of, NULL, &text, as_json);
 
   assert_true((text != NULL) == (st == XFER_OK));
   xfi_free(text);

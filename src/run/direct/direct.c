@@ -27,7 +27,7 @@ static xfer_status add_transfer(xfi_copies *parts, const xfer_plan *plan, const 
   xfi_walk w = xfi_walk_begin(plan, link, send);
   /* Room for the usual number of copies, one for each move or piece: growing a large list costs
    * page faults. */
-  const size_t about = (size_t)(w.end - w.next) + link->n_own_places + link->n_places;
+  const size_t about = (size_t)(w.end - w.next) + link->n_own_locations + link->n_locations;
   xfer_status st = XFER_OK;
   xfi_copies *copies;
 
@@ -36,7 +36,7 @@ static xfer_status add_transfer(xfi_copies *parts, const xfer_plan *plan, const 
     if (both && xfi_walk_is_pushed(&w) != send) continue; /* the peer copies this move */
     copies = &parts[xfi_quant_part(plan->quant, w.move->tensor)];
     XFI_TRY(xfi_copies_add(copies, &w.dst, &w.src, w.box.length, w.cls->src->n_dims,
-                           xfi_plan_elem(plan, w.cls, XFI_WHOLE_WAY)));
+                           xfi_plan_elem(plan, w.cls, XFI_END_TO_END)));
     xfi_copies_join_last(copies);
   }
   return st;
@@ -45,15 +45,15 @@ static xfer_status add_transfer(xfi_copies *parts, const xfer_plan *plan, const 
 /* ---- groups ---- */
 
 /* Does this rank copy anything over the link in this direction? */
-static bool link_copies(const xfi_link *link, int way)
+static bool link_copies(const xfi_link *link, int mode)
 {
-  return way == XFI_PUSH ? xfi_pushes(link->transfer[1].by) : xfi_pulls(link->transfer[0].by);
+  return mode == XFI_PUSH ? xfi_pushes(link->transfer[1].by) : xfi_pulls(link->transfer[0].by);
 }
 
 /* How many bytes it copies. */
-static uint64_t way_bytes(const xfi_link *link, const xfer_plan *plan, int way)
+static uint64_t copied_bytes(const xfi_link *link, const xfer_plan *plan, int mode)
 {
-  const bool send = way == XFI_PUSH;
+  const bool send = mode == XFI_PUSH;
   const xfi_link_transfer *transfer = &link->transfer[send];
   const uint64_t all =
       xfi_plan_unicast_bytes(plan, send, &xfi_plan_moves(plan, send)->peers[transfer->peer]);
@@ -67,12 +67,12 @@ static void add_flag(xfi_flags *flags, uint64_t *flag)
   flags->at[flags->n++] = flag;
 }
 
-static xfi_group *new_group(xfi_direct *d, int way, int stream)
+static xfi_group *new_group(xfi_direct *d, int mode, int stream)
 {
   const int n = d->watch.flags.n;
   xfi_group *g = &d->groups[d->n_groups++];
 
-  *g = (xfi_group){.way = way,
+  *g = (xfi_group){.mode = mode,
                    .stream = stream,
                    .ready = {d->watch.flags.at + n, 0},
                    .done = {d->peer_flags + n, 0},
@@ -82,17 +82,17 @@ static xfi_group *new_group(xfi_direct *d, int way, int stream)
 
 static void join_group(xfi_group *g, xfi_direct *d, const xfi_link *link)
 {
-  g->strict = g->strict || g->way == XFI_PUSH || link->near >= XFI_SAME_PROCESS;
+  g->strict = g->strict || g->mode == XFI_PUSH || link->near >= XFI_SAME_PROCESS;
   g->links[g->ready.n] = link;
   add_flag(&g->ready, xfi_word(d->page, link->rank, XFI_READY));
-  add_flag(&g->done, xfi_word(link->page, d->rank, XFI_DONE + g->way));
+  add_flag(&g->done, xfi_word(link->page, d->rank, XFI_DONE + g->mode));
   d->watch.flags.n++;
 }
 
 static xfer_status add_copies(xfi_copies *parts, const xfer_plan *plan, const xfi_group *g)
 {
   for (int i = 0; i < g->ready.n; i++)
-    XFI_TRY(add_transfer(parts, plan, g->links[i], g->way == XFI_PUSH));
+    XFI_TRY(add_transfer(parts, plan, g->links[i], g->mode == XFI_PUSH));
   return g->has_local ? xfi_local_add(NULL, &parts[0], plan) : XFER_OK;
 }
 
@@ -170,9 +170,9 @@ static xfer_status make_guard(xfi_group *g, const xfi_direct *d)
  * are used in turn. They are in the order in which they start, since the copy engine takes one
  * peer's copies after another's. If in every order several ranks would copy from one peer at a
  * time, kernels copy, all groups together: they reach 0.92 of the link then, and engines 0.5. */
-static xfer_status list_groups(xfi_direct *d, int way, bool one)
+static xfer_status list_groups(xfi_direct *d, int mode, bool one)
 {
-  const bool sends = way == XFI_PULL; /* whether the peers send */
+  const bool sends = mode == XFI_PULL; /* whether the peers send */
   xfi_group *g = NULL;
   size_t n = 0;
   bool even;
@@ -180,7 +180,7 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
 
   if (visits == NULL) return XFI_NO_MEMORY("%zu peers", d->links.n);
   for (size_t i = 0; i < d->links.n; i++)
-    if (link_copies(&d->links.at[i], way))
+    if (link_copies(&d->links.at[i], mode))
       visits[n++] =
           (xfi_visit){d->links.at[i].rank, &d->links.at[i].their_ranks[sends], &d->links.at[i], 0};
   visits[n] = (xfi_visit){d->rank, &d->links.ranks[sends], NULL, 0};
@@ -188,7 +188,7 @@ static xfer_status list_groups(xfi_direct *d, int way, bool one)
   for (size_t i = 0; i <= n; i++) {
     if (visits[i].link == NULL) continue; /* what this rank keeps */
     if (g == NULL || !one)
-      g = new_group(d, way, one ? -1 : d->n_groups % d->device->ops->n_copy_streams);
+      g = new_group(d, mode, one ? -1 : d->n_groups % d->device->ops->n_copy_streams);
     g->at_once = !even;
     join_group(g, d, visits[i].link);
   }
@@ -225,9 +225,9 @@ static xfer_status make_groups(xfi_direct *d, xfer_plan *plan)
   int n = 0;
 
   for (size_t i = 0; i < d->links.n; i++)
-    for (int way = XFI_PUSH; way <= XFI_PULL; way++) {
-      if (!link_copies(&d->links.at[i], way)) continue;
-      d->bytes += way_bytes(&d->links.at[i], plan, way);
+    for (int mode = XFI_PUSH; mode <= XFI_PULL; mode++) {
+      if (!link_copies(&d->links.at[i], mode)) continue;
+      d->bytes += copied_bytes(&d->links.at[i], plan, mode);
       n++;
     }
   one = one && d->bytes <= d->device->one_batch_bytes;
@@ -275,8 +275,8 @@ static void list_waits(xfi_direct *d)
     const xfi_link *link = &d->links.at[i];
     const bool by[2] = {xfi_pushes(link->transfer[0].by), xfi_pulls(link->transfer[1].by)};
 
-    for (int way = XFI_PUSH; way <= XFI_PULL; way++)
-      if (by[way]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + way));
+    for (int mode = XFI_PUSH; mode <= XFI_PULL; mode++)
+      if (by[mode]) add_flag(&d->await, xfi_word(d->page, link->rank, XFI_DONE + mode));
     if (by[XFI_PUSH] || by[XFI_PULL])
       add_flag(&d->announce, xfi_word(link->page, d->rank, XFI_READY));
   }
@@ -402,7 +402,7 @@ bool xfi_direct_carries(const xfi_direct *d, bool send, size_t peer)
   return d != NULL && by_of(xfi_links_find(&d->links, send, peer), send) != XFI_BY_NOBODY;
 }
 
-const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
+const char *xfi_direct_lane(const void *plan, bool relay, bool send, size_t peer)
 {
   const xfer_plan *p = relay ? ((const xfer_plan *)plan)->relay : plan;
   const xfi_move_list *list = xfi_plan_moves(p, send);
@@ -415,7 +415,7 @@ const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer)
   if (by == XFI_BY_BOTH) return "direct: each copies a part";
   if (by != XFI_BY_NOBODY)
     return (by == XFI_BY_PUSH) == send ? "direct: this rank copies" : "direct: the peer copies";
-  if (link != NULL) return link->way;
+  if (link != NULL) return link->lane;
   if (!xfi_plan_has_unicast(p, &list->peers[peer])) return "broadcast";
   if (p->options.lane == XFER_LANE_PACKED) return "packed: the lane was asked for";
   if (!p->device->ops->is_synchronous) return "packed: not of one host, user and container";

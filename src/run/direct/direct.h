@@ -5,12 +5,12 @@
 #include "link.h"
 #include "quant.h"
 
-/* The two directions of a copy by this rank: it pushes into a peer's memory, or pulls out of it. */
+/* The two modes of a copy by this rank: it pushes into a peer's memory, or pulls out of it. */
 enum { XFI_PUSH, XFI_PULL };
 
 /* Copies in one direction that wait for the same peers and run on one stream. */
 typedef struct xfi_group {
-  int way;                             /* XFI_PUSH or XFI_PULL */
+  int mode;                            /* XFI_PUSH or XFI_PULL */
   int stream;                          /* index of the lane's stream; -1: the caller's stream */
   xfi_batch *batches[XFI_QUANT_PARTS]; /* the copies, launched one after the other */
   xfi_batch *open;  /* launched instead if all peers are ready already; NULL: no batch is faster */
@@ -84,9 +84,9 @@ bool xfi_direct_drop_sources(xfi_direct *direct);
 /* Does the direct lane carry what goes to, or comes from, a peer? `peer` is an index in the plan's
  * sends.peers or recvs.peers. */
 bool xfi_direct_carries(const xfi_direct *direct, bool send, size_t peer);
-/* How the transfer to or from a peer travels, in words for reports: an xfi_way_fn of a plan or,
+/* How the transfer to or from a peer travels, in words for reports: an xfi_lane_fn of a plan or,
  * with `relay`, of its relay. NULL: not committed. */
-const char *xfi_direct_way(const void *plan, bool relay, bool send, size_t peer);
+const char *xfi_direct_lane(const void *plan, bool relay, bool send, size_t peer);
 
 /* ---- direct_run.c ---- */
 

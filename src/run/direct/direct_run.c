@@ -267,7 +267,7 @@ static xfer_status start_group(const xfi_direct *d, const xfer_plan *plan, const
 
   XFI_TRY(sync_flags(d, plan, announce, &g->ready, stream, NOT_STARTED));
   for (int i = 0; i < g->ready.n; i++)
-    dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->way),
+    dev->flags_store(d->device, xfi_word(g->links[i]->page, d->rank, XFI_STARTED + g->mode),
                      plan->run.epoch);
   st = xfi_direct_check(d, plan->run.epoch);
   if (st != XFER_OK) undo_started(d, g, plan->run.epoch);
@@ -466,8 +466,8 @@ xfer_status xfi_direct_abort(xfi_direct *d, const xfer_plan *plan, xfer_status w
   drained = drain(d, plan, deadline);
   if (d->device->alarms != NULL) xfi_alarm_clear(d->device->alarms, &d->watch.alarm);
   for (size_t i = 0; i < d->links.n && drained == XFER_OK; i++)
-    for (int way = XFI_PUSH; way <= XFI_PULL; way++)
-      make_void(d, plan->run.epoch, &d->links.at[i], XFI_DONE + way);
+    for (int mode = XFI_PUSH; mode <= XFI_PULL; mode++)
+      make_void(d, plan->run.epoch, &d->links.at[i], XFI_DONE + mode);
   late = await_peers(d, plan, deadline);
   XFI_TRY(drained);
   XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d may still copy to or from this rank's memory",

@@ -120,25 +120,25 @@ xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan)
 
 bool xfi_link_is_mapped(const xfi_link *link, int sides)
 {
-  for (size_t p = 0; p < link->n_places; p++)
+  for (size_t p = 0; p < link->n_locations; p++)
     if ((sides & xfi_link_side_of(link, p)) != 0 &&
-        link->remotes[link->places[p][0]].mapped == NULL)
+        link->remotes[link->locations[p][0]].mapped == NULL)
       return false;
   return true;
 }
 
 void xfi_link_resolve(xfi_link *link)
 {
-  const uint64_t(*place)[2] = (const uint64_t(*)[2])link->places;
+  const uint64_t(*location)[2] = (const uint64_t(*)[2])link->locations;
 
   for (size_t i = 0; i < link->n_bounds; i++) {
     xfi_bound *b = &link->bounds[i];
     char **piece = b->pieces != NULL ? b->pieces : &b->only;
 
-    for (int64_t p = 0; p < b->n_pieces; p++, place++) {
-      const xfi_mapping *mapped = link->remotes[(*place)[0]].mapped;
+    for (int64_t p = 0; p < b->n_pieces; p++, location++) {
+      const xfi_mapping *mapped = link->remotes[(*location)[0]].mapped;
 
-      if (mapped != NULL) piece[p] = mapped->base + (*place)[1];
+      if (mapped != NULL) piece[p] = mapped->base + (*location)[1];
     }
   }
 }
@@ -180,7 +180,7 @@ void xfi_links_destroy(xfi_links *links, xfi_device *device)
     xfi_free(link->advertised);
     xfi_free(link->remotes);
     xfi_free(link->bounds);
-    xfi_free(link->places);
+    xfi_free(link->locations);
     xfi_bytes_free(&link->send_buffer);
     xfi_bytes_free(&link->recv_buffer);
   }

@@ -9,7 +9,7 @@
 #include "bytes.h"
 #include "order.h"
 
-enum { XFI_WHY_BYTES = 160, XFI_WAY_BYTES = XFI_WHY_BYTES + 64 };
+enum { XFI_WHY_BYTES = 160, XFI_LANE_BYTES = XFI_WHY_BYTES + 64 };
 
 /* Stands in place of an index where nothing goes in that direction. */
 #define XFI_NO_TRANSFER SIZE_MAX
@@ -89,7 +89,7 @@ typedef struct xfi_link_transfer {
 } xfi_link_transfer;
 
 /* One peer, and what goes directly between it and this rank. Of each pair [0] is of the transfer
- * that we receive, [1] of the transfer that we send. A place is where a piece of a view lies:
+ * that we receive, [1] of the transfer that we send. A location is where a piece of a view lies:
  * (allocation, offset). */
 typedef struct xfi_link {
   int rank;
@@ -100,19 +100,19 @@ typedef struct xfi_link {
   xfi_ranks their_ranks[2];     /* the peer's xfi_links.ranks */
 
   /* What we advertised of our memory: the allocations, of which the first holds our page, and how
-   * many places our pieces have. The places of what we send come first. */
+   * many locations our pieces have. The locations of what we send come first. */
   xfi_advertised *advertised; /* [n_advertised] */
   size_t n_advertised;
   size_t advertised_capacity;
-  size_t n_own_places;
-  size_t n_own_src_places;
+  size_t n_own_locations;
+  size_t n_own_src_locations;
 
   /* During a commit: the messages to the peer and from it, and what each end could map. */
   xfi_bytes send_buffer;
   xfi_bytes recv_buffer;
   xfi_verdict ours;
   xfi_verdict theirs;
-  char way[XFI_WAY_BYTES]; /* why nobody copies a transfer directly, for reports */
+  char lane[XFI_LANE_BYTES]; /* the lane of what nobody copies directly, and why, for reports */
 
   /* What the peer advertised of its memory. */
   xfi_remote *remotes; /* [n_remotes] allocations; the first holds the peer's page of flags */
@@ -123,10 +123,10 @@ typedef struct xfi_link {
   xfi_bound *bounds; /* [n_bounds] views: n_src_bounds of what it sends us, then of what we send */
   size_t n_bounds;
   size_t n_src_bounds;
-  uint64_t (*places)[2]; /* [n_places] places of all pieces of these views, in order */
-  size_t n_places;
-  size_t n_src_places;
-  size_t places_capacity;
+  uint64_t (*locations)[2]; /* [n_locations] locations of all pieces of these views, in order */
+  size_t n_locations;
+  size_t n_src_locations;
+  size_t locations_capacity;
 } xfi_link;
 
 /* All links of this rank. */
@@ -175,15 +175,15 @@ xfer_status xfi_links_list(xfi_links *links, xfer_plan *plan, const xfi_near *ne
 xfer_status xfi_links_list_ranks(xfi_links *links, const xfer_plan *plan);
 /* The link to the peer at an index of the plan's sends.peers or recvs.peers; NULL: none. */
 const xfi_link *xfi_links_find(const xfi_links *links, bool send, size_t peer);
-/* Which side (XFI_SIDE_*) of the peer's memory a place is of. */
-static inline int xfi_link_side_of(const xfi_link *link, size_t place)
+/* Which side (XFI_SIDE_*) of the peer's memory a location is of. */
+static inline int xfi_link_side_of(const xfi_link *link, size_t location)
 {
-  return place < link->n_src_places ? XFI_SIDE_SRC : XFI_SIDE_DST;
+  return location < link->n_src_locations ? XFI_SIDE_SRC : XFI_SIDE_DST;
 }
 
 /* Is all bound memory of these sides (XFI_SIDE_*) of the peer's mapped? */
 bool xfi_link_is_mapped(const xfi_link *link, int sides);
-/* Turn the peer's places into addresses in its mapped memory: fills link->bounds. */
+/* Turn the peer's locations into addresses in its mapped memory: fills link->bounds. */
 void xfi_link_resolve(xfi_link *link);
 /* Unmap an allocation of the peer's, if it is mapped. */
 void xfi_remote_unmap(xfi_remote *remote, xfi_device *device);
@@ -228,9 +228,9 @@ xfer_status xfi_links_connect(xfi_links *links, xfer_plan *plan, uint64_t *page,
 
 /* ---- link_rebind.c ---- */
 
-/* After binds that changed nothing but addresses: exchange the new places. *rebound is true if all
- * that this rank copies to and from is mapped already; if not, the links cannot be used any more.
- * Collective. */
+/* After binds that changed nothing but addresses: exchange the new locations. *rebound is true if
+ * all that this rank copies to and from is mapped already; if not, the links cannot be used any
+ * more. Collective. */
 xfer_status xfi_links_rebind(xfi_links *links, xfer_plan *plan, xfer_status *mine, bool *rebound,
                              xfi_deadline deadline);
 
@@ -246,15 +246,16 @@ bool xfi_walk_is_pushed(const xfi_walk *walk);
 
 /* ---- link_describe.c ---- */
 
-/* Write to send_buffer what the peer must know of our memory: allocations, views and places. */
+/* Write to send_buffer what the peer must know of our memory: allocations, views and locations. */
 xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint64_t *page);
-/* Write to send_buffer, which has room, only the places of pieces that the peer copies from or to.
+/* Write to send_buffer, which has room, only the locations of pieces that the peer copies from or
+ * to.
  */
-xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan);
+xfer_status xfi_link_describe_locations(xfi_link *link, const xfer_plan *plan);
 /* Read the peer's description from recv_buffer; xfi_link_resolve() then makes addresses of it. */
 xfer_status xfi_link_read(xfi_link *link);
-/* Read the places of pieces that we copy from or to. False: some lie in memory that the peer never
- * described. */
-bool xfi_link_read_places(xfi_link *link);
+/* Read the locations of pieces that we copy from or to. False: some lie in memory that the peer
+ * never described. */
+bool xfi_link_read_locations(xfi_link *link);
 
 #endif

@@ -42,8 +42,8 @@ typedef struct blob {
   xfi_link *link;
   const xfi_bound *last[LIKE]; /* bound i is last[i % LIKE] */
   uint64_t n_bounds;
-  uint32_t *of_plan; /* [n_allocations of the plan] 1 + the index in advertised; 0: not in it */
-  bool places_only;  /* the peer has the description: write only the places of pieces */
+  uint32_t *of_plan;   /* [n_allocations of the plan] 1 + the index in advertised; 0: not in it */
+  bool locations_only; /* the peer has the description: write only the locations of pieces */
 } blob;
 
 /* 1 + the index of the allocation that the bytes lie in, which is added if it is new. After the
@@ -75,7 +75,7 @@ static xfer_status find_advertised(blob *b, uint32_t *index, const void *pointer
   return XFER_OK;
 }
 
-static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int side)
+static xfer_status put_location(blob *b, const void *pointer, size_t n_bytes, int side)
 {
   uint32_t index;
   xfi_advertised *t;
@@ -83,9 +83,9 @@ static xfer_status put_place(blob *b, const void *pointer, size_t n_bytes, int s
   XFI_TRY(find_advertised(b, &index, pointer, n_bytes));
   t = &b->link->advertised[index - 1];
   t->sides |= side;
-  const uint64_t place[2] = {index - 1,
-                             (uint64_t)((const char *)pointer - (const char *)t->at.base)};
-  return xfi_bytes_put(&b->bytes, place, sizeof place);
+  const uint64_t location[2] = {index - 1,
+                                (uint64_t)((const char *)pointer - (const char *)t->at.base)};
+  return xfi_bytes_put(&b->bytes, location, sizeof location);
 }
 
 /* How many bounds ago one of the same form was written; 0: none of the last ones has it. Boxes are
@@ -102,7 +102,7 @@ static xfer_status put_form(blob *b, const xfi_bound *bound)
   const uint64_t back = how_far_back(b, bound);
 
   b->last[b->n_bounds++ % LIKE] = bound;
-  b->link->n_own_places += (size_t)bound->n_pieces;
+  b->link->n_own_locations += (size_t)bound->n_pieces;
   XFI_TRY(xfi_bytes_put(&b->bytes, &back, sizeof back));
   if (back > 0) return XFER_OK;
   return xfi_bytes_put(&b->bytes, bound, sizeof *bound); /* the peer ignores the addresses in it */
@@ -110,10 +110,11 @@ static xfer_status put_form(blob *b, const xfi_bound *bound)
 
 static xfer_status put_bound(blob *b, const xfi_bound *bound, int elem_bytes, int side)
 {
-  if (!b->places_only) XFI_TRY(put_form(b, bound));
+  if (!b->locations_only) XFI_TRY(put_form(b, bound));
   for (int64_t i = 0; i < bound->n_pieces; i++)
-    XFI_TRY(put_place(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), side));
-  if (!b->places_only && bound->boxes != NULL)
+    XFI_TRY(
+        put_location(b, xfi_bound_piece(bound, i), xfi_bound_reach(bound, i, elem_bytes), side));
+  if (!b->locations_only && bound->boxes != NULL)
     XFI_TRY(xfi_bytes_put(&b->bytes, bound->boxes, (size_t)bound->n_pieces * sizeof *bound->boxes));
   return XFER_OK;
 }
@@ -127,10 +128,10 @@ static xfer_status put_transfer(blob *b, bool send)
   uint32_t last = UINT32_MAX;
 
   if (peer == XFI_NO_TRANSFER) return XFER_OK;
-  if (!b->places_only) /* as if each tensor had one piece and one move, and were like another */
+  if (!b->locations_only) /* as if each tensor had one piece and one move, and were like another */
     XFI_TRY(xfi_vec_reserve(
         &b->bytes.at, &b->bytes.capacity,
-        b->bytes.n + list->peers[peer].n * (sizeof(uint64_t) + sizeof *b->link->places), 1));
+        b->bytes.n + list->peers[peer].n * (sizeof(uint64_t) + sizeof *b->link->locations), 1));
   for (size_t i = 0; i < list->peers[peer].n; i++) {
     const uint32_t tensor = list->moves[list->peers[peer].first + i].tensor;
     const xfi_class *cls = xfi_moves_class(plan->moves, tensor);
@@ -177,7 +178,7 @@ xfer_status xfi_link_describe(xfi_link *link, const xfer_plan *plan, const uint6
   XFI_TRY_DONE(plan->device->ops->mem_export(plan->device, link->advertised->at, &h.page));
   XFI_TRY_DONE(put_transfer(&b, true));
   h.n_src_bounds = b.n_bounds;
-  link->n_own_src_places = link->n_own_places;
+  link->n_own_src_locations = link->n_own_locations;
   XFI_TRY_DONE(put_transfer(&b, false));
   h.n_bounds = b.n_bounds;
   h.n_allocations = link->n_advertised;
@@ -201,13 +202,13 @@ done:
   return st;
 }
 
-xfer_status xfi_link_describe_places(xfi_link *link, const xfer_plan *plan)
+xfer_status xfi_link_describe_locations(xfi_link *link, const xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
   const int exported = xfi_link_sides_exported(link);
   blob b = {.link = link,
             .bytes = {link->send_buffer.at, 0, link->send_buffer.capacity},
-            .places_only = true};
+            .locations_only = true};
 
   XFI_TRY_DONE(begin_blob(&b, plan));
   if ((exported & XFI_SIDE_SRC) != 0) XFI_TRY_DONE(put_transfer(&b, true));
@@ -219,22 +220,23 @@ done:
 
 /* ---- reading ---- */
 
-/* The next place; false: it cannot be. */
-static bool read_place(xfi_link *link, xfi_reader *r, size_t i)
+/* The next location; false: it cannot be. */
+static bool read_location(xfi_link *link, xfi_reader *r, size_t i)
 {
-  uint64_t *place = link->places[i];
+  uint64_t *location = link->locations[i];
 
-  xfi_reader_take(r, place, sizeof *link->places);
-  return !r->failed && place[0] < link->n_remotes && place[1] < link->remotes[place[0]].n_bytes;
+  xfi_reader_take(r, location, sizeof *link->locations);
+  return !r->failed && location[0] < link->n_remotes &&
+         location[1] < link->remotes[location[0]].n_bytes;
 }
 
-bool xfi_link_read_places(xfi_link *link)
+bool xfi_link_read_locations(xfi_link *link)
 {
   const int used = xfi_link_sides_used(link);
   xfi_reader r = {link->recv_buffer.at, link->recv_buffer.n, false};
 
-  for (size_t i = 0; i < link->n_places; i++)
-    if ((used & xfi_link_side_of(link, i)) != 0 && !read_place(link, &r, i)) return false;
+  for (size_t i = 0; i < link->n_locations; i++)
+    if ((used & xfi_link_side_of(link, i)) != 0 && !read_location(link, &r, i)) return false;
   return true;
 }
 
@@ -279,11 +281,12 @@ static xfer_status read_bound(xfi_link *link, xfi_reader *r, size_t i)
     b->pieces = xfi_calloc((size_t)advertised.n_pieces, sizeof *b->pieces);
     XFI_CHECK(b->pieces != NULL, XFER_ERR_NOMEM, "%lld pieces", (long long)b->n_pieces);
   }
-  XFI_TRY(xfi_vec_reserve(&link->places, &link->places_capacity,
-                          link->n_places + (size_t)advertised.n_pieces, sizeof *link->places));
-  for (int64_t p = 0; p < b->n_pieces; p++, link->n_places++)
-    if (!read_place(link, r, link->n_places)) return malformed(link);
-  if (i < link->n_src_bounds) link->n_src_places = link->n_places;
+  XFI_TRY(xfi_vec_reserve(&link->locations, &link->locations_capacity,
+                          link->n_locations + (size_t)advertised.n_pieces,
+                          sizeof *link->locations));
+  for (int64_t p = 0; p < b->n_pieces; p++, link->n_locations++)
+    if (!read_location(link, r, link->n_locations)) return malformed(link);
+  if (i < link->n_src_bounds) link->n_src_locations = link->n_locations;
   if (advertised.boxes == NULL) return XFER_OK;
   b->boxes = xfi_calloc((size_t)advertised.n_pieces, sizeof *b->boxes);
   XFI_CHECK(b->boxes != NULL, XFER_ERR_NOMEM, "%lld boxes", (long long)b->n_pieces);

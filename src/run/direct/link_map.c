@@ -205,7 +205,7 @@ static void decide(xfi_link *link, int rank)
 
     if ((transfer->by & can) != transfer->by) transfer->by = can;
   }
-  snprintf(link->way, sizeof link->way, "packed: rank %d cannot map rank %d: %.*s",
+  snprintf(link->lane, sizeof link->lane, "packed: rank %d cannot map rank %d: %.*s",
            is_ours ? rank : link->rank, is_ours ? link->rank : rank, XFI_WHY_BYTES - 1,
            is_ours ? link->ours.why : link->theirs.why);
 }

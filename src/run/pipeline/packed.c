@@ -91,10 +91,10 @@ static int by_block(const void *a, const void *b)
 static const char *reason(const transfer *t, const xfer_plan *plan)
 {
   const size_t peer = (size_t)(t->peer - xfi_plan_moves(plan, t->send)->peers);
-  const char *way = xfi_direct_way(plan, false, t->send, peer);
-  const char *colon = strchr(way, ':');
+  const char *lane = xfi_direct_lane(plan, false, t->send, peer);
+  const char *colon = strchr(lane, ':');
 
-  return colon == NULL ? way : colon + 2;
+  return colon == NULL ? lane : colon + 2;
 }
 
 /* Add the transfers of one list that no other lane carries. */
