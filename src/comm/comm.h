@@ -296,8 +296,12 @@ XFI_PLUGIN_API xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather
  * stays usable. Only the thread that makes the comm's calls may call these. */
 XFI_PLUGIN_API void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why);
 XFI_PLUGIN_API xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what);
-/* As xfi_shared_check_refused(), but fails too if a rank has ended or broken the comm. */
-XFI_PLUGIN_API xfer_status xfi_host_check_refused(xfi_comm *comm, uint64_t what);
+/* As xfi_shared_check_refused(), for ranks that all share memory; but fails too, with
+ * XFER_ERR_COMM, if one of them has ended, left the comm or broken it. */
+XFI_PLUGIN_API xfer_status xfi_shared_check_all(xfi_comm *comm, uint64_t what);
+/* The same without `what`. OK if some rank shares no memory with this one, or if `waits` is NULL.
+ */
+xfer_status xfi_waits_check(xfi_shared *waits);
 
 /* In a commit, a run or a wait: XFER_ERR_PEER, with its text, if another rank has destroyed the
  * plan. */

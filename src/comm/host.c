@@ -13,7 +13,6 @@
 #include "alloc.h"
 #include "error.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -31,29 +30,6 @@ typedef struct host_comm {
   xfi_channel *channels; /* [2 * size] of the messages in progress */
   char **data;           /* [2 * size] the memory of each of these messages */
 } host_comm;
-
-/* ---- failure ------------------------------------------------------------------------------ */
-
-xfer_status xfi_host_check_refused(xfi_comm *base, uint64_t what)
-{
-  const xfi_shared *shared = (const xfi_shared *)base;
-  bool has_left = false;
-  int gone = 0;
-
-  for (; gone < base->size; gone++) {
-    /* A rank that leaves says so before its socket closes, so the socket is read first. */
-    const bool is_lost = xfi_shared_is_lost(shared, gone);
-
-    has_left = atomic_load(&xfi_segment_of(shared, gone)->has_left) != 0;
-    if (is_lost || has_left) break;
-  }
-  XFI_TRY(
-      xfi_shared_check(base)); /* fails for the reason that a rank has reported before it left */
-  XFI_TRY(xfi_shared_check_refused(base, what));
-  XFI_CHECK(gone == base->size, XFER_ERR_COMM, "rank %d has %s", gone,
-            has_left ? "left the comm" : "ended");
-  return XFER_OK;
-}
 
 /* ---- the calls ---------------------------------------------------------------------------- */
 

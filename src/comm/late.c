@@ -57,11 +57,6 @@ void xfi_waits_end(xfi_shared *s)
     atomic_store(&own->until, XFI_AWAKE);
 }
 
-xfer_status xfi_waits_check(xfi_shared *s)
-{
-  return s == NULL || !s->base.shares_all ? XFER_OK : xfi_host_check_refused(&s->base, 0);
-}
-
 xfi_deadline xfi_waits_part(xfi_deadline end, int n)
 {
   const int64_t at_ns = xfi_now_ns() + (n == 0 ? FIRST_PUBLISH_NS : PUBLISH_NS);

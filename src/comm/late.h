@@ -20,9 +20,6 @@ XFI_PLUGIN_API bool *xfi_waits_clear(xfi_shared *waits);
 XFI_PLUGIN_API void xfi_waits_publish(xfi_shared *waits, xfi_until until, xfi_inside inside);
 /* The wait is over. */
 XFI_PLUGIN_API void xfi_waits_end(xfi_shared *waits);
-/* XFER_ERR_COMM if a rank that shares the memory has ended, left the comm or broken it. OK if some
- * rank does not share it. */
-xfer_status xfi_waits_check(xfi_shared *waits);
 /* A waiting rank publishes again from time to time, so it waits in parts: the deadline of the next
  * part, after n parts. */
 xfi_deadline xfi_waits_part(xfi_deadline end, int n);

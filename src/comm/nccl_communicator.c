@@ -60,7 +60,7 @@ xfer_status xfi_nccl_check_warnings(xfi_nccl *nccl, int polls)
   xfer_status st = XFER_OK;
 
   if (nccl->host == NULL || polls % WARNING_POLLS != 0) return XFER_OK;
-  st = xfi_host_check_refused(nccl->host, nccl->number);
+  st = xfi_shared_check_all(nccl->host, nccl->number);
   if (st != XFER_OK) xfi_nccl_break(nccl, xfer_last_error());
   return st;
 }

@@ -225,6 +225,30 @@ static xfer_status check_lost(const xfi_awaited *what)
   return XFI_ERROR(XFER_ERR_COMM, "the process of rank %d has ended", lost);
 }
 
+xfer_status xfi_shared_check_all(xfi_comm *comm, uint64_t what)
+{
+  const xfi_shared *s = (const xfi_shared *)comm;
+  bool leaves = false;
+  int gone = 0;
+
+  for (; gone < comm->size; gone++) {
+    const bool is_lost = xfi_shared_is_lost(s, gone); /* first, as in check_lost() */
+
+    leaves = has_left(s, gone);
+    if (is_lost || leaves) break;
+  }
+  XFI_TRY(xfi_shared_check(comm)); /* fails for the reason that a rank reported before it left */
+  XFI_TRY(xfi_shared_check_refused(comm, what));
+  XFI_CHECK(gone == comm->size, XFER_ERR_COMM, "rank %d has %s", gone,
+            leaves ? "left the comm" : "ended");
+  return XFER_OK;
+}
+
+xfer_status xfi_waits_check(xfi_shared *s)
+{
+  return s == NULL || !s->base.shares_all ? XFER_OK : xfi_shared_check_all(&s->base, 0);
+}
+
 /* The deadline has passed. OK if what is awaited has arrived after all; else the error names the
  * late rank, and this rank's list of whom it waits for stays published, for the others' searches.
  */

@@ -353,11 +353,11 @@ static void warns(int rank, void *context)
     comm->ops->destroy(comm);
     return;
   }
-  expect(xfi_host_check_refused(comm, 1) == XFER_OK);
+  expect(xfi_shared_check_all(comm, 1) == XFER_OK);
   expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK);
-  expect(xfi_host_check_refused(comm, 2) == XFER_ERR_PEER && error_has("rank 1: no luck"));
+  expect(xfi_shared_check_all(comm, 2) == XFER_ERR_PEER && error_has("rank 1: no luck"));
   expect(comm->ops->all_gather(comm, all, "x", 1, soon()) == XFER_OK || breaks);
-  while (xfi_host_check_refused(comm, 3) == XFER_OK)
+  while (xfi_shared_check_all(comm, 3) == XFER_OK)
     (void)usleep(1000);
   expect(error_has(breaks ? "enough" : "rank 1 has left the comm"));
   comm->ops->destroy(comm);

@@ -58,7 +58,7 @@ static int heeds_the_end(int rank, meeting_place *place)
   if (lowers_its_limit) files.rlim_cur = 1;
   if (setrlimit(RLIMIT_NOFILE, &files) != 0) return 2;
   if (rank == 1) (void)raise(SIGKILL);
-  while (xfi_host_check_refused(comm, 1) == XFER_OK)
+  while (xfi_shared_check_all(comm, 1) == XFER_OK)
     (void)usleep(1000);
   return error_has("rank 1 has ended") ? 0 : 1;
 }
