@@ -2,7 +2,6 @@
  * The public functions of plans: they check arguments, say in which call the rank is, and call
  * src/run between enter() and leave() of the device.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "alloc.h"
@@ -191,19 +190,15 @@ static const xfer_view *view_or_none(const xfer_view *view)
 static xfer_status bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
                              const xfer_view *dst_views, size_t n)
 {
-  xfer_status first = XFER_OK;
-  char why[XFI_ERROR_BYTES];
+  xfi_error first = {.st = XFER_OK};
 
   for (size_t i = 0; i < n; i++) {
     const xfer_status st =
         xfi_plan_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
 
-    if (st == XFER_OK || first != XFER_OK) continue;
-    first = st;
-    snprintf(why, sizeof why, "%s", xfer_last_error());
+    if (first.st == XFER_OK) xfi_error_keep(&first, st);
   }
-  if (first != XFER_OK) xfi_set_error("%s", why);
-  return first;
+  return xfi_error_report(&first);
 }
 
 xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,

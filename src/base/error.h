@@ -20,6 +20,26 @@ XFI_PLUGIN_API __attribute__((format(printf, 1, 2))) void xfi_set_error(const ch
 /* Copies a text into to[size], cut in the same way. */
 XFI_PLUGIN_API void xfi_cut_text(char *to, size_t size, const char *text);
 
+/* A status and, if it is an error, its text, kept to be reported later. All zero: XFER_OK. */
+typedef struct xfi_error {
+  xfer_status st;
+  char text[XFI_ERROR_BYTES];
+} xfi_error;
+
+/* Keep `st`, which the last call returned. */
+static inline void xfi_error_keep(xfi_error *error, xfer_status st)
+{
+  error->st = st;
+  if (st != XFER_OK) xfi_cut_text(error->text, sizeof error->text, xfer_last_error());
+}
+
+/* The status, with its text as the last error. */
+static inline xfer_status xfi_error_report(const xfi_error *error)
+{
+  if (error->st != XFER_OK) xfi_set_error("%s", error->text);
+  return error->st;
+}
+
 /* A function that has nothing to free returns an error at once. A function that has something to
  * free uses the macros in ..._DONE alone: they set its `xfer_status st` and go to its label `done`.
  * The text is a literal and its arguments; for XFER_ERR_NOMEM it says what the memory was for. */

@@ -290,20 +290,19 @@ done:
   return st;
 }
 
-xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status transport)
+xfer_status xfi_comm_unreported(const xfi_error *mine, xfer_status transport)
 {
-  char transport_text[XFI_ERROR_BYTES];
+  const char *transport_text = xfer_last_error();
   char own[TEXT_BYTES];
 
-  snprintf(transport_text, sizeof transport_text, "%s", xfer_last_error());
-  xfi_cut_text(own, sizeof own, text);
+  xfi_cut_text(own, sizeof own, mine->text);
   /* One contains the other if this rank broke the comm for that very reason, or if its own failure
    * is that the comm is broken. Then the caller's text is enough. */
-  if (strstr(transport_text, text) != NULL || strstr(text, transport_text) != NULL)
-    xfi_set_error("%s", text);
+  if (strstr(transport_text, mine->text) != NULL || strstr(mine->text, transport_text) != NULL)
+    (void)xfi_error_report(mine);
   else
     xfi_set_error("%s; %s", own, transport_text);
-  return mine == XFER_ERR_PEER ? transport : mine;
+  return mine->st == XFER_ERR_PEER ? transport : mine->st;
 }
 
 /* Gather all ranks' rows, of which this rank's, `own`, begins with `mine`, and agree on the
@@ -312,13 +311,13 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
                                xfer_status mine, xfi_deadline deadline)
 {
   xfer_status st = XFER_OK;
-  char text[XFI_ERROR_BYTES] = ""; /* ours, */
-  char told[TEXT_BYTES] = "";      /* what others see of it, */
-  char quote[TEXT_BYTES] = "";     /* and the failed rank's */
+  xfi_error ours = {.st = XFER_OK};
+  char told[TEXT_BYTES] = "";  /* what others see of it, */
+  char quote[TEXT_BYTES] = ""; /* and the failed rank's text */
   int failed = -1;
 
-  if (mine != XFER_OK) (void)snprintf(text, sizeof text, "%s", xfer_last_error());
-  xfi_cut_text(told, sizeof told, text);
+  xfi_error_keep(&ours, mine);
+  xfi_cut_text(told, sizeof told, ours.text);
   st = comm->ops->all_gather(comm, rows, own, row_bytes, deadline);
   if (st == XFER_OK) {
     failed = find_failed(rows, row_bytes, comm->size);
@@ -329,11 +328,10 @@ static xfer_status gather_rows(xfi_comm *comm, void *rows, const void *own, size
     }
   }
   if (mine == XFER_OK) return st;
-  if (st != XFER_OK && failed < 0) return xfi_comm_unreported(mine, text, st);
-  if (mine == XFER_ERR_PEER && failed >= 0 && strstr(text, quote) == NULL)
-    xfi_set_error("%s; rank %d: %s", told, failed, quote); /* its cause */
-  else
-    xfi_set_error("%s", text);
+  if (st != XFER_OK && failed < 0) return xfi_comm_unreported(&ours, st);
+  if (mine != XFER_ERR_PEER || failed < 0 || strstr(ours.text, quote) != NULL)
+    return xfi_error_report(&ours);
+  xfi_set_error("%s; rank %d: %s", told, failed, quote); /* its cause */
   return mine;
 }
 
@@ -348,7 +346,7 @@ xfer_status xfi_comm_agree(xfi_comm *comm, xfer_status mine, xfi_deadline deadli
   return mine;
 }
 
-void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *word, size_t n_bytes,
+void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *item, size_t n_bytes,
                             xfi_deadline deadline)
 {
   const size_t size = (size_t)comm->size;
@@ -361,7 +359,7 @@ void *xfi_comm_agree_gather(xfi_comm *comm, xfer_status *st, const void *word, s
     return NULL;
   }
   memcpy(rows + size * row_bytes, &status, sizeof status);
-  if (n_bytes > 0) memcpy(rows + size * row_bytes + sizeof status, word, n_bytes);
+  if (n_bytes > 0) memcpy(rows + size * row_bytes + sizeof status, item, n_bytes);
   *st = gather_rows(comm, rows, rows + size * row_bytes, row_bytes, *st, deadline);
   if (*st != XFER_OK) {
     xfi_free(rows);

@@ -311,10 +311,10 @@ XFI_PLUGIN_API xfer_status xfi_comm_check_destroyed(xfi_comm *comm);
  * xfer_comm_refuse(), which holds for one call. */
 xfer_status xfi_comm_refused(xfi_comm *comm, xfer_status checked);
 
-/* For a rank that failed with `mine` and `text` and could not report this to the others, since the
- * transport failed with the status `transport` and the last error: sets a text of both. Returns
+/* For a rank that failed with `mine` and could not report this to the others, since the transport
+ * failed with the status `transport` and the last error: sets a text of both. Returns the status of
  * `mine`, or `transport` if `mine` only quotes another rank. */
-xfer_status xfi_comm_unreported(xfer_status mine, const char *text, xfer_status transport);
+xfer_status xfi_comm_unreported(const xfi_error *mine, xfer_status transport);
 
 /* All ranks, at the end of each collective call: the first of our own error, a peer's, and OK. A
  * peer's is XFER_ERR_PEER, and names and quotes the lowest rank that failed by itself, or else the

@@ -13,7 +13,6 @@
 #include "plugin.h"
 #include "xfer/nccl.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static void nccl_destroy(xfi_comm *base)
@@ -139,20 +138,17 @@ static xfer_status comm_create(xfer_comm **comm, xfi_nccl_comm *made, const nccl
   xfer_comm *whole = NULL;
   unsigned char domain[64] = {0};
   xfer_status st = assemble(&whole, made, domain);
-  const xfer_status mine = st;
-  char why[XFI_ERROR_BYTES];
+  xfi_error mine;
 
-  (void)snprintf(why, sizeof why, "%s", xfer_last_error());
+  xfi_error_keep(&mine, st);
   XFI_TRY_DONE(xfi_nccl_join(&made->control, &made->base, id, "xfer control", 1, deadline));
-  xfi_set_error("%s", why);
-  XFI_TRY_DONE(xfi_nccl_bootstrap_host(made, mine, domain, deadline));
+  XFI_TRY_DONE(xfi_nccl_bootstrap_host(made, xfi_error_report(&mine), domain, deadline));
   *comm = whole;
   return XFER_OK;
 done:
-  if (mine != XFER_OK) xfi_set_error("%s", why); /* our own error has priority */
   if (whole == NULL) nccl_destroy(&made->base);
   xfer_comm_destroy(whole);
-  return mine != XFER_OK ? mine : st;
+  return mine.st != XFER_OK ? xfi_error_report(&mine) : st; /* our own error has priority */
 }
 
 /* Fails before any other rank is involved if NCCL or a driver is missing. */

@@ -175,13 +175,10 @@ static bool bind_elsewhere(xfer_plan *plan, size_t tensor, const xfer_view *src_
  * kept for the next commit to report, if there is memory for it. */
 static void unbind(xfer_plan *plan, size_t tensor, xfer_status st)
 {
-  xfi_misbound *bad = xfi_calloc(1, sizeof *bad);
+  xfi_error *bad = xfi_calloc(1, sizeof *bad);
   xfi_binding *b = plan->memory.bindings[tensor];
 
-  if (bad != NULL) {
-    bad->st = st;
-    snprintf(bad->why, sizeof bad->why, "%s", xfer_last_error());
-  }
+  if (bad != NULL) xfi_error_keep(bad, st);
   if (b == NULL) b = plan->memory.bindings[tensor] = xfi_calloc(1, sizeof *b);
   clear(b);
   if (b != NULL)
@@ -308,10 +305,7 @@ static xfer_status check_bound(const xfer_plan *plan, size_t t, xfi_side side)
 
   if (b != NULL && xfi_side_bound(b, side)->is_set) return check_place(plan, t, side);
   if (!part_shape(shape, &s)) return XFER_OK;
-  if (b != NULL && b->bad != NULL) {
-    xfi_set_error("%s", b->bad->why);
-    return b->bad->st;
-  }
+  if (b != NULL && b->bad != NULL) return xfi_error_report(b->bad);
   return XFI_ERROR(XFER_ERR_STATE, "tensor %zu \"%.100s\": the %s part of rank %d is not bound", t,
                    plan->moves->tensors[t].name, xfi_side_name(side), plan->moves->rank);
 }

@@ -13,19 +13,13 @@
 #include "state.h"
 #include "vec.h"
 
-/* Why a bind failed. */
-typedef struct xfi_misbound {
-  xfer_status st;
-  char why[XFI_ERROR_BYTES];
-} xfi_misbound;
-
 /* The memory of a tensor's parts on this rank. */
 typedef struct xfi_binding {
   xfi_bound src;
   xfi_bound dst;
   xfi_bound staged;   /* where the lanes write in place of dst (staged.c); not set: in dst */
   xfi_bound snapshot; /* what peers read in place of src (snapshot.c); not set: src */
-  xfi_misbound *bad;  /* why the last bind failed; NULL: it succeeded */
+  xfi_error *bad;     /* why the last bind failed; NULL: it succeeded */
 } xfi_binding;
 
 /* The two sides of what a rank binds, as bits of a set: the memory that it sends from, and the
@@ -81,12 +75,11 @@ typedef struct xfi_plan_run {
   uint64_t sequence; /* the run's number, see xfi_run_take_sequence() */
   uint64_t n_begun;  /* runs begun in all; while fewer are complete, destinations are torn */
   uint64_t n_complete;
-  xfer_status status;        /* the status of enqueuing the run */
-  char why[XFI_ERROR_BYTES]; /* the text of that status, if it is an error */
-  bool refuses_commit;       /* `why` is for ranks that come to a commit once this plan is gone */
-  xfi_deadline deadline;     /* when all waits for the run end */
-  bool is_half_written;      /* a staged plan's destinations may be torn */
-  bool is_unsettled; /* this rank refused the run and does not know whether others sent in it */
+  xfi_error error;       /* of enqueuing the run, or why it was refused */
+  bool refuses_commit;   /* error.text is for ranks that come to a commit once this plan is gone */
+  xfi_deadline deadline; /* when all waits for the run end */
+  bool is_half_written;  /* a staged plan's destinations may be torn */
+  bool is_unsettled;     /* this rank refused the run and does not know whether others sent in it */
   xfer_plan *next_unsettled; /* the next of the comm's plans with is_unsettled; NULL: none */
   bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
   bool is_sent;              /* all messages of the run have been handed to the comm */

@@ -9,9 +9,6 @@
  */
 #include "run.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #include "allocations.h"
 #include "count.h"
 #include "direct.h"
@@ -98,14 +95,12 @@ static xfer_status check_all_there(const xfer_plan *plan)
  * the comm, the text of that says why. */
 static xfer_status check_none_aborted(const xfer_plan *plan)
 {
-  const xfer_status st = check_peers(plan, 1);
   xfer_status broken = XFER_OK;
-  char text[XFI_ERROR_BYTES];
+  xfi_error aborted;
 
-  if (st == XFER_OK) return XFER_OK;
-  (void)snprintf(text, sizeof text, "%s", xfer_last_error());
-  broken = plan->comm->ops->check(plan->comm);
-  return broken == XFER_OK ? st : xfi_comm_unreported(st, text, broken);
+  xfi_error_keep(&aborted, check_peers(plan, 1));
+  if (aborted.st != XFER_OK) broken = plan->comm->ops->check(plan->comm);
+  return broken == XFER_OK ? aborted.st : xfi_comm_unreported(&aborted, broken);
 }
 
 /* May this run begin, in a state that allows runs? */
@@ -154,24 +149,11 @@ static void reset_sent(xfer_plan *plan)
   }
 }
 
-/* Keep the result of enqueuing a run, with its text, for the wait. */
-static void save_status(xfer_plan *plan, xfer_status st)
-{
-  plan->run.status = st;
-  if (st != XFER_OK) snprintf(plan->run.why, sizeof plan->run.why, "%s", xfer_last_error());
-}
-
-static xfer_status saved_status(const xfer_plan *plan)
-{
-  if (plan->run.status != XFER_OK) xfi_set_error("%s", plan->run.why);
-  return plan->run.status;
-}
-
 /* A run does not begin on this rank, for the reason of the last error. */
 static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
 {
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
-  save_status(plan, st);
+  xfi_error_keep(&plan->run.error, st);
   reset_sent(plan);
   xfi_run_set_unsettled(plan, true);
   if (plan->lanes.pipeline->channels.has_begun ||
@@ -186,7 +168,7 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
   if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_REBOUND || plan->state == XFI_TORN) {
     XFI_TRY(plan->comm->ops->check(plan->comm));
     plan->run.refuses_commit = true;
-    (void)snprintf(plan->run.why, sizeof plan->run.why, "%s", why);
+    xfi_cut_text(plan->run.error.text, sizeof plan->run.error.text, why);
     return XFER_OK;
   }
   xfi_set_error("%s", why);
@@ -216,9 +198,9 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_ENDED);
   plan->run.before = plan->run.finished;
   plan->run.finished = before; /* the two events take turns */
-  save_status(plan, enqueue(plan, stream));
-  if (plan->run.status != XFER_OK) xfi_run_break_messages(plan);
-  return plan->run.status;
+  xfi_error_keep(&plan->run.error, enqueue(plan, stream));
+  if (plan->run.error.st != XFER_OK) xfi_run_break_messages(plan);
+  return plan->run.error.st;
 }
 
 /* ---- ending ---- */
@@ -274,11 +256,11 @@ void xfi_run_abandon(xfer_plan *plan)
 
   xfi_run_tell_destroyed(plan);
   if (plan->run.is_unsettled && !xfi_run_can_refuse(plan))
-    plan->comm->ops->abort_data(plan->comm, plan->run.why);
+    plan->comm->ops->abort_data(plan->comm, plan->run.error.text);
   xfi_run_set_unsettled(plan, false);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
   if (plan->state == XFI_RUNNING) {
-    st = saved_status(plan);
+    st = xfi_error_report(&plan->run.error);
     if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.deadline);
     if (st == XFER_OK) st = outcome(plan);
     if (st != XFER_OK) xfi_run_abort(plan, st);
@@ -380,10 +362,10 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
             "xfer_plan_commit() withdraws it");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   if (xfi_state_is_refused(plan->state)) plan->run.deadline = xfi_run_deadline(plan);
-  if (plan->run.status != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
+  if (plan->run.error.st != XFER_ERR_TIMEOUT) /* else it may be that the run was interrupted */
     plan->run.deadline.made_ns = deadline.made_ns;
   if (timeout_ms == 0 || timeout_ms > INT64_MAX) deadline = plan->run.deadline;
-  mine = saved_status(plan);
+  mine = xfi_error_report(&plan->run.error);
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
@@ -414,7 +396,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
 
   XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
-  *over = xfi_state_is_refused(plan->state) || plan->run.status != XFER_OK ||
+  *over = xfi_state_is_refused(plan->state) || plan->run.error.st != XFER_OK ||
           xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||
           check_all_there(plan) != XFER_OK || xfi_deadline_expired(deadline);
   return XFER_OK;
@@ -433,7 +415,7 @@ xfer_status xfi_run_assume_complete(xfer_plan *plan)
   xfer_status st = XFER_OK;
 
   if (plan->state != XFI_RUNNING && !xfi_state_is_refused(plan->state)) return XFER_OK;
-  st = saved_status(plan);
+  st = xfi_error_report(&plan->run.error);
   if (st == XFER_OK) st = outcome(plan);
   if (st == XFER_OK)
     complete(plan);

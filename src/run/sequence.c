@@ -11,8 +11,6 @@
 #include "pipeline.h"
 #include "staging.h"
 
-#include <stdio.h>
-
 static bool any_sends(const xfer_plan *plan)
 {
   bool any = false;
@@ -82,7 +80,7 @@ void xfi_run_tell_destroyed(xfer_plan *plan)
   const bool refused = xfi_state_is_refused(plan->state);
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
-  plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.why);
+  plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.error.text);
   if (refused) uncount(plan->plans, plan->run.sequence);
 }
 
@@ -117,12 +115,12 @@ xfer_status xfi_run_gather_results(bool *failed, const xfer_plan *plan,
   xfi_plans *plans = plan->plans;
   xfi_comm *comm = plan->comm;
   xfer_status st = XFER_OK;
-  char why[XFI_ERROR_BYTES];
+  xfi_error own;
 
-  snprintf(why, sizeof why, "%s", xfer_last_error());
+  xfi_error_keep(&own, mine);
   st = comm->ops->all_gather(comm, plan->run.results, result, sizeof *result, deadline);
-  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(mine, why, st);
-  if (mine != XFER_OK) xfi_set_error("%s", why);
+  if (st != XFER_OK) return mine == XFER_OK ? st : xfi_comm_unreported(&own, st);
+  (void)xfi_error_report(&own);
   /* The plans are compared before the statuses: where they differ, that is why a rank failed. */
   for (int r = 0; r < comm->size; r++) {
     *failed = *failed || plan->run.results[r].status != XFER_OK;

@@ -67,8 +67,7 @@ static xfer_status find_room(call_votes *room, xfi_plan_cache *cache)
 
 xfer_status xfi_cache_check(const xfi_plan_cache *cache)
 {
-  xfer_status st = XFER_OK;
-  char why[XFI_ERROR_BYTES];
+  xfi_error first = {.st = XFER_OK};
 
   for (int i = 0; i < cache->n; i++) {
     xfer_plan *const plans[] = {cache->at[i].plan, cache->at[i].other};
@@ -76,13 +75,10 @@ xfer_status xfi_cache_check(const xfi_plan_cache *cache)
     for (size_t p = 0; p < sizeof plans / sizeof *plans; p++) {
       const xfer_status came = plans[p] == NULL ? XFER_OK : xfi_run_check(plans[p]);
 
-      if (came == XFER_OK || st != XFER_OK) continue;
-      st = came; /* of all that failed the first is told */
-      (void)snprintf(why, sizeof why, "%s", xfer_last_error());
+      if (first.st == XFER_OK) xfi_error_keep(&first, came);
     }
   }
-  if (st != XFER_OK) xfi_set_error("%s", why);
-  return st;
+  return xfi_error_report(&first);
 }
 
 /* Checks what this rank knows before a call does anything: whether an earlier call failed after it
