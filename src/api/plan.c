@@ -10,7 +10,6 @@
 #include "error.h"
 #include "object.h"
 #include "options.h"
-#include "sequence.h"
 #include "trace.h"
 
 /* Check what a rank can check of its tensors alone. `both_sides`: both layouts of each must be
@@ -117,50 +116,17 @@ xfer_status xfer_plan_simulate(xfer_plan **plan, int n_ranks, int rank, const xf
   return xfi_plan_simulate(plan, n_ranks, rank, tensors, n_tensors, &options);
 }
 
-typedef struct told {
-  xfer_traffic_fn fn;
-  void *context;
-} told;
-
-static bool tell(void *context, const xfi_moves *plan, const xfi_traffic_row *row)
-{
-  const told *to = context;
-  const int64_t size = plan->options.ranks_per_domain;
-  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
-
-  report.n_tensors = plan->n_tensors;
-  report.n_classes = plan->n_classes;
-  report.payload_bytes = plan->payload_bytes;
-  report.broadcast_tensors = plan->n_broadcast;
-  report.in_bytes = row->in_bytes;
-  report.zero_bytes = row->zero_bytes;
-  for (size_t i = 0; i < row->n; i++) {
-    const xfer_traffic *from = &row->from[i];
-
-    if (from->src_rank == row->rank)
-      report.self_bytes = from->n_bytes;
-    else
-      report.n_recv_peers++;
-    report.relayed_bytes += from->relayed_bytes;
-    if (size > 0 && from->src_rank / size != row->rank / size)
-      report.crossed_bytes += from->n_bytes - from->broadcast_bytes;
-  }
-  report.wire_bytes = report.in_bytes - report.self_bytes - report.zero_bytes;
-  return to->fn(to->context, row->rank, &report, row->from, row->n) == 0;
-}
-
 xfer_status xfer_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
                               const xfer_plan_options *given, xfer_traffic_fn fn, void *context)
 {
   xfer_plan_options options;
-  told to = {fn, context};
 
   XFI_NEED(fn);
   XFI_CHECK(n_ranks > 0, XFER_ERR_ARG, "traffic of %d ranks; at least 1 is needed", n_ranks);
   XFI_TRY(check_ranks(n_ranks));
   XFI_TRY(copy_options(&options, given));
   XFI_TRY(check_tensors(__func__, tensors, n_tensors, true));
-  return xfi_plan_traffic(n_ranks, tensors, n_tensors, &options, tell, &to);
+  return xfi_plan_traffic(n_ranks, tensors, n_tensors, &options, fn, context);
 }
 
 void xfer_plan_destroy(xfer_plan *plan)
@@ -182,25 +148,6 @@ xfer_status xfer_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_
   return st;
 }
 
-static const xfer_view *view_or_none(const xfer_view *view)
-{
-  return view->base == NULL && view->pieces == NULL ? NULL : view;
-}
-
-static xfer_status bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
-                             const xfer_view *dst_views, size_t n)
-{
-  xfi_error first = {.st = XFER_OK};
-
-  for (size_t i = 0; i < n; i++) {
-    const xfer_status st =
-        xfi_plan_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
-
-    if (first.st == XFER_OK) xfi_error_keep(&first, st);
-  }
-  return xfi_error_report(&first);
-}
-
 xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
                                 const xfer_view *dst_views, size_t n_tensors)
 {
@@ -212,7 +159,8 @@ xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xf
   XFI_NEED(src_views);
   XFI_NEED(dst_views);
   XFI_TRY(xfi_moves_check_number(n_tensors));
-  XFI_ON_DEVICE(plan->device, st = bind_many(plan, tensors, src_views, dst_views, n_tensors));
+  XFI_ON_DEVICE(plan->device,
+                st = xfi_plan_bind_many(plan, tensors, src_views, dst_views, n_tensors));
   return st;
 }
 
@@ -226,14 +174,6 @@ static void enter(const xfer_plan *plan, xfi_inside call)
 static xfer_status refused(const xfer_plan *plan, xfer_status checked)
 {
   return plan->comm != NULL ? xfi_comm_refused(plan->comm, checked) : checked;
-}
-
-/* If the plan's state does not allow a call, check whether the comm is broken. The caller has to
- * learn that first, since the calls that the state asks for would not help then. */
-static xfer_status mendable(const xfer_plan *plan, xfi_call call)
-{
-  if (plan->comm == NULL || xfi_state_allows(plan->state, call) == XFER_OK) return XFER_OK;
-  return plan->comm->ops->check(plan->comm);
 }
 
 xfer_status xfer_plan_commit(xfer_plan *plan)
@@ -265,11 +205,7 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_run");
   enter(plan, XFI_INSIDE_RUN);
-  st = mendable(plan, XFI_CALL_RUN);
-  if (st == XFER_OK) {
-    xfi_run_take_sequence(plan);
-    st = xfi_run_start(plan, version, stream);
-  }
+  st = xfi_run_next(plan, version, stream);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)version);
   xfi_device_leave(plan->device, &before);
   return st;
@@ -278,17 +214,10 @@ xfer_status xfer_plan_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 xfer_status xfer_plan_refuse(xfer_plan *plan, const char *why)
 {
   xfer_status st = XFER_OK;
-  xfi_entered before;
 
   XFI_NEED(plan);
   XFI_NEED(why);
-  xfi_device_enter(plan->device, &before);
-  st = mendable(plan, XFI_CALL_REFUSE);
-  if (st == XFER_OK) {
-    if (plan->state != XFI_REBOUND) xfi_run_take_sequence(plan); /* else its commit is refused */
-    st = xfi_run_refuse(plan, xfi_reason(why));
-  }
-  xfi_device_leave(plan->device, &before);
+  XFI_ON_DEVICE(plan->device, st = xfi_run_refuse(plan, xfi_reason(why)));
   return st;
 }
 
@@ -302,8 +231,7 @@ xfer_status xfer_plan_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfi_device_enter(plan->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, plan->moves->rank, XFI_TRACK_CALLS, "xfer_plan_wait");
   enter(plan, XFI_INSIDE_WAIT);
-  st = mendable(plan, XFI_CALL_WAIT);
-  if (st == XFER_OK) st = xfi_run_wait(plan, timeout_ms);
+  st = xfi_run_wait(plan, timeout_ms);
   xfi_span_end(&span, st, "version %llu", (unsigned long long)plan->version);
   xfi_device_leave(plan->device, &before);
   return st;
@@ -383,38 +311,9 @@ xfer_status xfer_plan_report(const xfer_plan *plan, xfer_plan_report_data *repor
 
 xfer_status xfer_plan_move_get(const xfer_plan *plan, size_t i, xfer_move *move)
 {
-  xfi_listing lists[XFI_LISTINGS];
-  int n = 0;
-  size_t at = i;
-
   XFI_NEED(plan);
   XFI_NEED(move);
-  n = xfi_moves_listings(lists, plan->moves);
-  for (int l = 0; l < n; at -= lists[l++].list->n_moves) {
-    const xfi_move *m;
-    const xfi_class *cls;
-    xfi_box box;
-
-    if (at >= lists[l].list->n_moves) continue;
-    m = &lists[l].list->moves[at];
-    cls = xfi_moves_class(plan->moves, m->tensor);
-    memset(move, 0, sizeof *move);
-    move->n_bytes = xfi_listing_box(&box, &lists[l], plan->moves, m);
-    move->tensor = m->tensor;
-    move->src_rank = lists[l].send ? plan->moves->rank : m->peer;
-    move->dst_rank = lists[l].send ? m->peer : plan->moves->rank;
-    move->n_dims = cls->src->n_dims;
-    move->broadcast = cls->broadcast;
-    move->relayed = lists[l].of != plan->moves;
-    for (int d = 0; d < move->n_dims; d++) {
-      move->lo[d] = box.lo[d];
-      move->hi[d] = box.lo[d] + box.length[d];
-      move->src_local[d] = box.src_local[d];
-      move->dst_local[d] = box.dst_local[d];
-    }
-    return XFER_OK;
-  }
-  return XFI_ERROR(XFER_ERR_ARG, "move %zu is past the last one; there are %zu", i, i - at);
+  return xfi_moves_get(move, plan->moves, i);
 }
 
 xfer_status xfer_plan_print(const xfer_plan *plan, char **text, int json)

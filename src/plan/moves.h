@@ -27,20 +27,11 @@ xfer_status xfi_moves_classify(xfi_moves **moves, int n_ranks, int rank, const x
                                size_t n_tensors, const xfi_moves_options *options);
 void xfi_moves_destroy(xfi_moves *moves);
 
-/* ---- as text (print.c) ---- */
+/* ---- print.c ---- */
 
-/* The lists of a plan's moves, in the order in which they are told. */
-typedef struct xfi_listing {
-  const xfi_move_list *list;
-  const xfi_moves *of; /* the moves given or their relay's */
-  bool send;
-} xfi_listing;
-enum { XFI_LISTINGS = 5 };
-/* Fill the listings, and return their number. */
-int xfi_moves_listings(xfi_listing lists[XFI_LISTINGS], const xfi_moves *moves);
-/* The box of a move of a listing, and the move's bytes as the plan counts them. */
-uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_moves *moves,
-                         const xfi_move *move);
+/* Describe the i-th move, of all lists in the order in which they are printed. XFER_ERR_ARG: there
+ * is none. */
+xfer_status xfi_moves_get(xfer_move *move, const xfi_moves *moves, size_t i);
 
 /* How data travels to or from sends.peers[peer] or recvs.peers[peer] of a plan or of its relay;
  * NULL: this is not settled yet. */

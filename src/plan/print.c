@@ -4,6 +4,7 @@
 #include <inttypes.h>
 
 #include "dtype.h"
+#include "error.h"
 #include "moves.h"
 #include "text.h"
 
@@ -43,61 +44,98 @@ static void print_ints(xfi_text *text, const int64_t *at, int n)
   xfi_text_printf(text, "]");
 }
 
-int xfi_moves_listings(xfi_listing lists[XFI_LISTINGS], const xfi_moves *moves)
+/* A list of a plan's moves, or of its relay's. */
+typedef struct listing {
+  const xfi_move_list *list;
+  const xfi_moves *of;
+  bool send;
+} listing;
+enum { MOST_LISTINGS = 5 };
+
+/* The lists in the order in which they are printed. Returns their number. */
+static int make_listings(listing lists[MOST_LISTINGS], const xfi_moves *moves)
 {
   const xfi_moves *relay = moves->relay;
 
-  lists[0] = (xfi_listing){&moves->selfs, moves, false};
-  lists[1] = (xfi_listing){&moves->recvs, moves, false};
-  lists[2] = (xfi_listing){&moves->sends, moves, true};
+  lists[0] = (listing){&moves->selfs, moves, false};
+  lists[1] = (listing){&moves->recvs, moves, false};
+  lists[2] = (listing){&moves->sends, moves, true};
   if (relay == NULL) return 3;
-  lists[3] = (xfi_listing){&relay->recvs, relay, false};
-  lists[4] = (xfi_listing){&relay->sends, relay, true};
-  return XFI_LISTINGS;
+  lists[3] = (listing){&relay->recvs, relay, false};
+  lists[4] = (listing){&relay->sends, relay, true};
+  return MOST_LISTINGS;
 }
 
-uint64_t xfi_listing_box(xfi_box *box, const xfi_listing *from, const xfi_moves *moves,
-                         const xfi_move *move)
+static xfer_move describe(const xfi_moves *moves, const listing *from, const xfi_move *m)
 {
-  const xfi_class *cls = xfi_moves_class(from->of, move->tensor);
-
-  xfi_move_box(box, cls, from->send ? &cls->sends : &cls->recvs, move);
-  return (uint64_t)(xfi_box_elems(box->length, cls->dst->n_dims) *
-                    xfi_moves_class(moves, move->tensor)->wire_bytes);
-}
-
-static void json_move(xfi_text *text, const xfi_moves *moves, const xfi_listing *from,
-                      const xfi_move *move)
-{
-  const xfi_class *cls = xfi_moves_class(moves, move->tensor);
-  const int n_dims = cls->src->n_dims;
+  const xfi_class *cls = xfi_moves_class(from->of, m->tensor);
+  const bool send = from->send;
+  xfer_move move = {.tensor = m->tensor,
+                    .src_rank = send ? moves->rank : m->peer,
+                    .dst_rank = send ? m->peer : moves->rank,
+                    .n_dims = cls->src->n_dims,
+                    .broadcast = xfi_moves_class(moves, m->tensor)->broadcast,
+                    .relayed = from->of != moves};
   xfi_box box;
 
-  (void)xfi_listing_box(&box, from, moves, move);
-  xfi_text_printf(text, "{\"tensor\":%u,\"src\":%d,\"dst\":%d,\"lo\":", move->tensor,
-                  from->send ? moves->rank : move->peer, from->send ? move->peer : moves->rank);
-  print_ints(text, box.lo, n_dims);
+  xfi_move_box(&box, cls, send ? &cls->sends : &cls->recvs, m);
+  move.n_bytes = (uint64_t)(xfi_box_elems(box.length, move.n_dims) *
+                            xfi_moves_class(moves, m->tensor)->wire_bytes);
+  for (int d = 0; d < move.n_dims; d++) {
+    move.lo[d] = box.lo[d];
+    move.hi[d] = box.lo[d] + box.length[d];
+    move.src_local[d] = box.src_local[d];
+    move.dst_local[d] = box.dst_local[d];
+  }
+  return move;
+}
+
+xfer_status xfi_moves_get(xfer_move *move, const xfi_moves *moves, size_t i)
+{
+  listing lists[MOST_LISTINGS];
+  const int n = make_listings(lists, moves);
+  size_t at = i;
+
+  for (int l = 0; l < n; at -= lists[l++].list->n_moves) {
+    if (at >= lists[l].list->n_moves) continue;
+    *move = describe(moves, &lists[l], &lists[l].list->moves[at]);
+    return XFER_OK;
+  }
+  return XFI_ERROR(XFER_ERR_ARG, "move %zu is past the last one; there are %zu", i, i - at);
+}
+
+static void json_move(xfi_text *text, const xfer_move *m)
+{
+  int64_t length[XFER_MAX_DIMS];
+
+  for (int d = 0; d < m->n_dims; d++)
+    length[d] = m->hi[d] - m->lo[d];
+  xfi_text_printf(text, "{\"tensor\":%" PRIu64 ",\"src\":%d,\"dst\":%d,\"lo\":", m->tensor,
+                  m->src_rank, m->dst_rank);
+  print_ints(text, m->lo, m->n_dims);
   xfi_text_printf(text, ",\"length\":");
-  print_ints(text, box.length, n_dims);
+  print_ints(text, length, m->n_dims);
   xfi_text_printf(text, ",\"src_local\":");
-  print_ints(text, box.src_local, n_dims);
+  print_ints(text, m->src_local, m->n_dims);
   xfi_text_printf(text, ",\"dst_local\":");
-  print_ints(text, box.dst_local, n_dims);
-  xfi_text_printf(text, ",\"broadcast\":%s%s}", cls->broadcast ? "true" : "false",
-                  from->of != moves ? ",\"relayed\":true" : "");
+  print_ints(text, m->dst_local, m->n_dims);
+  xfi_text_printf(text, ",\"broadcast\":%s%s}", m->broadcast != 0 ? "true" : "false",
+                  m->relayed != 0 ? ",\"relayed\":true" : "");
 }
 
 static void json_moves(xfi_text *text, const xfi_moves *moves)
 {
-  xfi_listing lists[XFI_LISTINGS];
-  const int n = xfi_moves_listings(lists, moves);
+  listing lists[MOST_LISTINGS];
+  const int n = make_listings(lists, moves);
   const char *comma = "";
 
   xfi_text_printf(text, ",\n\"moves\":[");
   for (int l = 0; l < n; l++)
     for (size_t i = 0; i < lists[l].list->n_moves; i++, comma = ",") {
+      const xfer_move move = describe(moves, &lists[l], &lists[l].list->moves[i]);
+
       xfi_text_printf(text, "%s\n", comma);
-      json_move(text, moves, &lists[l], &lists[l].list->moves[i]);
+      json_move(text, &move);
     }
   xfi_text_printf(text, "]");
 }
@@ -165,8 +203,8 @@ static void people_peer(xfi_text *text, const xfi_peer *peer, bool send, bool re
  * list. */
 static void print_peers(xfi_text *text, const xfi_moves *moves, const lanes *w, bool json)
 {
-  xfi_listing lists[XFI_LISTINGS];
-  const int n = xfi_moves_listings(lists, moves);
+  listing lists[MOST_LISTINGS];
+  const int n = make_listings(lists, moves);
   const char *comma = "";
 
   for (int l = 1; l < n; l++) {

@@ -239,6 +239,25 @@ xfer_status xfi_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_v
   return st;
 }
 
+static const xfer_view *view_or_none(const xfer_view *view)
+{
+  return view->base == NULL && view->pieces == NULL ? NULL : view;
+}
+
+xfer_status xfi_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
+                               const xfer_view *dst_views, size_t n)
+{
+  xfi_error first = {.st = XFER_OK};
+
+  for (size_t i = 0; i < n; i++) {
+    const xfer_status st =
+        xfi_plan_bind(plan, tensors[i], view_or_none(&src_views[i]), view_or_none(&dst_views[i]));
+
+    if (first.st == XFER_OK) xfi_error_keep(&first, st);
+  }
+  return xfi_error_report(&first);
+}
+
 xfer_status xfi_plan_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs)
 {
   XFI_CHECK(plan->memory.operations != NULL, XFER_ERR_ARG, "the plan is no exchange");

@@ -19,6 +19,7 @@
 #include "run.h"
 #include "scales.h"
 #include "staging.h"
+#include "traffic.h"
 #include "wire.h"
 
 /* A broadcast begins some 30 us later than copies to each receiver, by about the time of a message.
@@ -343,19 +344,52 @@ done:
   return st;
 }
 
+typedef struct traffic {
+  xfer_traffic_fn fn;
+  void *context;
+} traffic;
+
+static bool report_row(void *context, const xfi_moves *plan, const xfi_traffic_row *row)
+{
+  const traffic *to = context;
+  const int64_t size = plan->options.ranks_per_domain;
+  xfer_plan_report_data report = XFER_PLAN_REPORT_INIT;
+
+  report.n_tensors = plan->n_tensors;
+  report.n_classes = plan->n_classes;
+  report.payload_bytes = plan->payload_bytes;
+  report.broadcast_tensors = plan->n_broadcast;
+  report.in_bytes = row->in_bytes;
+  report.zero_bytes = row->zero_bytes;
+  for (size_t i = 0; i < row->n; i++) {
+    const xfer_traffic *from = &row->from[i];
+
+    if (from->src_rank == row->rank)
+      report.self_bytes = from->n_bytes;
+    else
+      report.n_recv_peers++;
+    report.relayed_bytes += from->relayed_bytes;
+    if (size > 0 && from->src_rank / size != row->rank / size)
+      report.crossed_bytes += from->n_bytes - from->broadcast_bytes;
+  }
+  report.wire_bytes = report.in_bytes - report.self_bytes - report.zero_bytes;
+  return to->fn(to->context, row->rank, &report, row->from, row->n) == 0;
+}
+
 xfer_status xfi_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                             const xfer_plan_options *given, xfi_traffic_fn fn, void *context)
+                             const xfer_plan_options *given, xfer_traffic_fn fn, void *context)
 {
   xfer_status st = XFER_OK;
   xfer_plan_options options = *given;
+  traffic to = {fn, context};
   xfi_scale_tensors scaled = {NULL, NULL, 0};
   xfi_moves_options moves;
 
   XFI_TRY_DONE(fill_options(&options, NULL));
   moves = moves_options(&options, NULL);
   XFI_TRY_DONE(xfi_scale_tensors_make(&scaled, tensors, n_tensors));
-  XFI_TRY_DONE(xfi_traffic(n_ranks, scaled.at == NULL ? tensors : scaled.at, n_tensors, &moves, fn,
-                           context));
+  XFI_TRY_DONE(xfi_traffic(n_ranks, scaled.at == NULL ? tensors : scaled.at, n_tensors, &moves,
+                           report_row, &to));
 done:
   xfi_scale_tensors_free(&scaled);
   return st;

@@ -161,10 +161,20 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
     xfi_run_break_messages(plan);
 }
 
+/* If the plan's state does not allow a call, check whether the comm is broken. The caller has to
+ * learn that first, since the calls that the state asks for would not help then. */
+static xfer_status check_mendable(const xfer_plan *plan, xfi_call call)
+{
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no runs");
+  return xfi_state_allows(plan->state, call) == XFER_OK ? XFER_OK
+                                                        : plan->comm->ops->check(plan->comm);
+}
+
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
 {
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
+  XFI_TRY(check_mendable(plan, XFI_CALL_REFUSE));
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_REFUSE));
+  if (plan->state != XFI_REBOUND) xfi_run_take_sequence(plan); /* else its commit is refused */
   if (plan->state == XFI_UNCOMMITTED || plan->state == XFI_REBOUND || plan->state == XFI_TORN) {
     XFI_TRY(plan->comm->ops->check(plan->comm));
     plan->run.refuses_commit = true;
@@ -181,7 +191,6 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_event *const before = plan->run.before;
   xfer_status st = XFER_OK;
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan cannot be run");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_RUN));
   st = check_run(plan, version, stream);
   if (st != XFER_OK) {
@@ -201,6 +210,13 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
   xfi_error_keep(&plan->run.error, enqueue(plan, stream));
   if (plan->run.error.st != XFER_OK) xfi_run_break_messages(plan);
   return plan->run.error.st;
+}
+
+xfer_status xfi_run_next(xfer_plan *plan, uint64_t version, xfer_stream stream)
+{
+  XFI_TRY(check_mendable(plan, XFI_CALL_RUN));
+  xfi_run_take_sequence(plan);
+  return xfi_run_start(plan, version, stream);
 }
 
 /* ---- ending ---- */
@@ -356,7 +372,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   xfer_status mine;
   bool is_late = false;
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
+  XFI_TRY(check_mendable(plan, XFI_CALL_WAIT));
   XFI_CHECK(!plan->run.refuses_commit || xfi_state_is_refused(plan->state), XFER_ERR_STATE,
             "this rank refused the next commit, not a run: xfer_plan_destroy() tells the others, "
             "xfer_plan_commit() withdraws it");
@@ -394,7 +410,7 @@ xfer_status xfi_run_test(const xfer_plan *plan, bool *over)
   const xfi_deadline deadline = {
       .at_ns = plan->run.deadline.at_ns}; /* without the time of interruptions */
 
-  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no run to wait for");
+  XFI_CHECK(plan->comm != NULL, XFER_ERR_STATE, "a simulated plan has no runs");
   XFI_TRY(xfi_state_allows(plan->state, XFI_CALL_WAIT));
   *over = xfi_state_is_refused(plan->state) || plan->run.error.st != XFER_OK ||
           xfi_event_sync(plan->device, plan->run.finished, now) != XFER_ERR_TIMEOUT ||

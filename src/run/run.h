@@ -42,7 +42,6 @@
 
 #include "bound_plan.h"
 #include "operations.h"
-#include "traffic.h"
 
 /* Make a plan. Collective, also if the caller's own checks failed with `checked`. */
 xfer_status xfi_plan_create(xfer_plan **plan, xfi_plans *plans, xfer_status checked,
@@ -55,10 +54,14 @@ xfer_status xfi_plan_create_exchange(xfer_plan **plan, xfi_plans *plans, xfer_st
                                      xfi_operations *ops, const xfer_plan_options *options);
 /* Call `fn` with what every rank receives from which other. */
 xfer_status xfi_plan_traffic(int n_ranks, const xfer_tensor *tensors, size_t n_tensors,
-                             const xfer_plan_options *given, xfi_traffic_fn fn, void *context);
+                             const xfer_plan_options *given, xfer_traffic_fn fn, void *context);
 void xfi_plan_destroy(xfer_plan *plan);
 xfer_status xfi_plan_bind(xfer_plan *plan, size_t tensor, const xfer_view *src_view,
                           const xfer_view *dst_view);
+/* Bind n tensors, also those after one that fails; the first error counts. A view without memory
+ * means none. */
+xfer_status xfi_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xfer_view *src_views,
+                               const xfer_view *dst_views, size_t n);
 /* Bind the views of all operations of an exchange. */
 xfer_status xfi_plan_bind_exchange(xfer_plan *plan, const xfer_view *sends, const xfer_view *recvs);
 /* Commit the plan. Collective. `mine` is this rank's status so far: if it is an error, all fail. */
@@ -94,6 +97,8 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
 
 /* This rank does not begin the next run, for the reason `why`. */
 xfer_status xfi_run_refuse(xfer_plan *plan, const char *why);
+/* Enqueue the next run, which gets a sequence number. */
+xfer_status xfi_run_next(xfer_plan *plan, uint64_t version, xfer_stream stream);
 /* Enqueue a run on `stream`. If this fails, the run is refused, or has begun and failed. */
 xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream);
 /* Make `stream` wait for the last run, before another one begins on it. */

@@ -218,10 +218,10 @@ static void test_plans_refuse_null_and_what_is_not_there(void **state)
              xfer_plan_simulate(&made, INT_MAX, 0, &tensor, 1, NULL));
   REFUSED_AS(XFER_ERR_OVERFLOW, "16777217 ranks",
              xfer_plan_traffic((1 << 24) + 1, &tensor, 1, NULL, no_row, NULL));
-  REFUSED_AS(XFER_ERR_STATE, "a simulated plan cannot be run", xfer_plan_run(plan, 1, NULL));
-  REFUSED_AS(XFER_ERR_STATE, "a simulated plan cannot be run", xfer_plan_refuse(plan, "no"));
-  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no run", xfer_plan_wait(plan, 0));
-  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no run", xfer_plan_test(plan, &over));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no runs", xfer_plan_run(plan, 1, NULL));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no runs", xfer_plan_refuse(plan, "no"));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no runs", xfer_plan_wait(plan, 0));
+  REFUSED_AS(XFER_ERR_STATE, "a simulated plan has no runs", xfer_plan_test(plan, &over));
   REFUSED("traffic of 0 ranks", xfer_plan_traffic(0, &tensor, 1, NULL, no_row, NULL));
   REFUSED_NULL(xfer_plan_bind(NULL, 0, NULL, NULL));
   REFUSED_NULL(xfer_plan_commit(NULL));
