@@ -5,6 +5,7 @@
 
 enum {
   MIB = 1 << 20,
+  QUARTER = MIB / 4,
   WIDTHS_MAX = 15,
   RUNS = 4,
   TIMEOUT_MS = 60000,
@@ -94,8 +95,9 @@ static void run(const kind *of, uint64_t messages, uint64_t copies)
 /* One way: from memory to memory, but for the small ones, which come together at each end. */
 static void test_from_and_into_the_tensors(void)
 {
-  static const kind of[] = {{FROM_FIRST, 17 * MIB}, {FROM_FIRST, 5000},     {FROM_FIRST, 3000},
-                            {FROM_FIRST, 16 * MIB}, {FROM_FIRST, 18 * MIB}, {0}};
+  static const kind of[] = {{FROM_FIRST, 17 * QUARTER}, {FROM_FIRST, 5000},
+                            {FROM_FIRST, 3000},         {FROM_FIRST, 16 * QUARTER},
+                            {FROM_FIRST, 18 * QUARTER}, {0}};
 
   run(of, 4, 2);
 }
@@ -104,8 +106,8 @@ static void test_from_and_into_the_tensors(void)
  * keeps a part. */
 static void test_where_an_end_has_rows(void)
 {
-  static const kind of[] = {{RING, 33 * MIB}, {EACH_EACH, 5008}, {EACH_EACH, 33 * MIB},
-                            {RING, 3008},     {RING, 112},       {0}};
+  static const kind of[] = {{RING, 33 * QUARTER}, {EACH_EACH, 5008}, {EACH_EACH, 33 * QUARTER},
+                            {RING, 3008},         {RING, 112},       {0}};
 
   run(of, 2 * 4, 6);
 }
@@ -113,8 +115,9 @@ static void test_where_an_end_has_rows(void)
 /* A message begins at a multiple of 16 bytes, or else goes on with the one before. */
 static void test_beside_odd_sizes(void)
 {
-  static const kind of[] = {{FROM_FIRST, 17 * MIB}, {FROM_FIRST, 5000}, {FROM_FIRST, 16 * MIB},
-                            {FROM_FIRST, 18 * MIB}, {FROM_FIRST, 3000}, {0}};
+  static const kind of[] = {{FROM_FIRST, 17 * QUARTER}, {FROM_FIRST, 5000},
+                            {FROM_FIRST, 16 * QUARTER}, {FROM_FIRST, 18 * QUARTER},
+                            {FROM_FIRST, 3000},         {0}};
 
   run(of, 2, 2);
 }
@@ -124,7 +127,7 @@ static void test_beside_odd_sizes(void)
 static void test_at_odd_addresses(void)
 {
   static const kind of[] = {
-      {FROM_FIRST, 17 * MIB}, {FROM_FIRST, 16 * MIB}, {FROM_FIRST, 18 * MIB}, {0}};
+      {FROM_FIRST, 17 * QUARTER}, {FROM_FIRST, 16 * QUARTER}, {FROM_FIRST, 18 * QUARTER}, {0}};
 
   wanted_off = (cost){3, 1};
   run(of, 3, 0);
@@ -170,7 +173,7 @@ static void run_late(int rank)
   xfer_plan *plan;
 
   for (int i = 0; i < 2; i++)
-    tensor_make(&tensors[i], FROM_FIRST, rank, 17 * MIB);
+    tensor_make(&tensors[i], FROM_FIRST, rank, 17 * QUARTER);
   plan = world_plan(rank, tensors, 2, XFER_LANE_PACKED, TIMEOUT_MS);
   OK(xfer_plan_commit(plan));
   ranks_set_timeout(plan, SOON_MS);
