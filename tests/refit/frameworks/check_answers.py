@@ -95,6 +95,7 @@ class Checkpoint:
                       else [math.prod(s)] if name.endswith("A_log") and len(s) == 4 else s for name, s in answer["hf"]]
         self.seeds = np.array([*map(seed, self.number), 0], np.uint64)  # of elements of no tensor 0
         self.found = {}  # of experts()
+        self.read = {}  # of lines()
         self.turned = re.compile(r"experts\.((gate_up|down)_proj|fc\d\.weight)$|\.c_(attn|proj|fc)\.weight$") if answer["transposed"] else None
         if answer["framework"] == "sglang" and any(name.endswith("weight_packed") for name, _ in answer["hf"]):
             self.turned = re.compile(r"experts\..*\.weight_(packed|scale)$")  # in the engine, not in the checkpoint
@@ -111,6 +112,32 @@ class Checkpoint:
             found = ((re.fullmatch(text, name), i) for name, i in self.number.items())
             self.found[pattern] = {int(m.group(1)): i for m, i in found if m}
         return self.found[pattern]
+
+    def lines(self, stdout):
+        """[(rank, line)] of what --expect says; a line that layouts or ranks have in common is one object."""
+        lines = []
+        for text in stdout.splitlines():
+            if text.startswith("{"):
+                rank, text = re.fullmatch(r'\{"rank":(\d+),(.*)', text).groups()
+                if text not in self.read:
+                    self.read[text] = dict(json.loads("{" + text), text=text)
+                lines.append((int(rank), self.read[text]))
+        return lines
+
+    def likeness(self, line):
+        """All of a line on which elements() depends, names being numbers, and {number of a tensor: what it is there}, or None."""
+        if "likeness" not in line:
+            names, numbers, known = list(dict.fromkeys(p["hf"] for p in line["parts"])), {}, 0
+            tensors = []
+            for k, name in enumerate(names):
+                mine = self.experts(name) if "{expert}" in name else {-1: self.number[name]}
+                numbers.update({number: (k, e) for e, number in mine.items()})
+                known += len(mine)
+                tensors.append((tuple(mine), self.shape[min(mine.values())], name.endswith(".weight_scale"),
+                                bool(self.turned and self.turned.search(name))))
+            text = repr((tensors, line["shape"], line.get("expert"), [dict(p, hf=names.index(p["hf"])) for p in line["parts"]]))
+            line["likeness"] = (text, numbers) if len(numbers) == known and "added" not in line else None
+        return line["likeness"]
 
     def elements(self, line):
         """unpack() of the same tensor by a line of --expect, or a sentence."""
@@ -204,10 +231,12 @@ OF_OTHERS = ("visual.", "mlp1.", "vision_model.", "vision_tower.", "audio_tower.
 CHUNK = re.compile(r"model\d+\.")  # of Megatron's virtual stages
 
 
+@functools.cache
 def is_of_others(name):
     return CHUNK.sub("", name, count=1).startswith(OF_OTHERS)
 
 
+@functools.cache
 def of_text(name):
     """What the framework calls it in a model that is the text alone."""
     chunk = CHUNK.match(name)
@@ -226,17 +255,20 @@ def map_of(layout, folder):
     return f",map={file.name}"
 
 
+ALIKE = set()  # of compare_as_others(): what agreed
+
+
 class Case:
     """One family in one layout: what is compared, and what was found."""
 
-    def __init__(self, answer, layout, options, dumps, agreed):
+    def __init__(self, answer, checkpoint, layout, options, dumps, agreed):
+        self.checkpoint = checkpoint
         self.answer, self.layout, self.options, self.dumps = answer, layout, options, dumps
         self.serves = answer["framework"] not in ("megatron", "torchtitan")
-        self.checkpoint = Checkpoint(answer)
         self.differences, self.n_same, self.refusal = [], 0, None
         self.quantises = False  # it was compared which weights an engine has that quantises a bf16 model
         self.agreed = agreed  # what was compared before, on a rank with the same part, in any layout
-        self.wanted = {}  # what a dump of this layout has of such a part
+        self.wanted = {}  # what the dump that is compared has of such a part
 
     def differ(self, rank, name, text):
         self.differences.append(f"rank {rank} {name}: {text}")
@@ -260,15 +292,15 @@ class Case:
         else:
             if self.dumps and "quant" not in more and dump is None:
                 self.differ("of the layout", "xfer_refit", "fails")
-            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
             said = [[] for _ in ranks]
-            for line in lines:
-                said[line.pop("rank") - self.serves].append(line)
+            for rank, line in self.checkpoint.lines(done.stdout):
+                said[rank - self.serves].append(line)
             for rank, held in enumerate(ranks):
                 if what in held:
                     self.compare(rank, held[what], said[rank], held.get("unloaded", False), dump)
         if dump:
             shutil.rmtree(dump)
+            self.wanted = {}
 
     def run_quantised(self):
         """Compares every rank where the engine has the weights quantised of a checkpoint that has not."""
@@ -366,9 +398,9 @@ class Case:
                 self.differ(rank, name, "xfer lists it, the framework has no such parameter")
 
     def compare_elements(self, rank, name, p, line, dump):
-        same = repr((p["runs"], line))
+        same = line["text"], repr(p["runs"])
         if same not in (self.wanted if dump else self.agreed):
-            problem, codes = self.compare_indices(p, line)
+            problem, codes = self.compare_as_others(p, line, dump)
             if problem:
                 self.differ(rank, name, problem)
                 return
@@ -383,6 +415,17 @@ class Case:
                 self.differ(rank, name, "the bytes of the dump differ")
                 return
         self.n_same += 1
+
+    def compare_as_others(self, p, line, dump):
+        """compare_indices(), once for all tensors, layers and families that differ in names alone; the codes are for a dump."""
+        text, numbers = self.checkpoint.likeness(line) or (None, {})
+        key = text, tuple((numbers.get(run[0], ZERO if run[0] < 0 else None), *run[1:]) for run in p["runs"])
+        if text is not None and key in ALIKE:
+            return None, unpack(p["runs"]) if dump else None
+        problem, codes = self.compare_indices(p, line)
+        if not problem and text is not None:
+            ALIKE.add(key)
+        return problem, codes
 
     def compare_indices(self, p, line):
         """What differs, or None, then unpack() of what agrees."""
@@ -496,13 +539,13 @@ def main():
             layouts = layouts[::-(-len(layouts) // options.layouts)]
         with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
             write_checkpoint(folder, answer)
-            agreed = set()
+            checkpoint, agreed = Checkpoint(answer), set()
             kind = (answer["framework"], type_of(answer), json.dumps(answer["config"].get("quantization_config")))
             n_bytes = 0 if kind in moved else options.bytes
             moved.add(kind)
             dumped = {len(layouts) * (k + 1) // n_bytes - 1 for k in range(n_bytes)}
             for i, layout in enumerate(layouts):
-                case = Case(answer, layout, options, i in dumped, agreed)
+                case = Case(answer, checkpoint, layout, options, i in dumped, agreed)
                 case.run(folder)
                 if layout is layouts[0] and "f32" in answer:
                     case.check_types(answer["f32"])
