@@ -1,10 +1,12 @@
-# The front door. `make refit` shows the main job; `make check` runs every CPU test. Both install what is missing.
+# The front door. `make refit` shows the main job; `make check` runs every CPU test. Both install what is missing, by
+# apt-get, which they say before; `make DEPS=no ..` installs nothing.
 # To work on xfer use the presets: cmake --preset dev && cmake --build --preset dev && ctest --preset dev
 
 .POSIX:
 .NOTPARALLEL: # targets share build/, and each builds with JOBS
-.PHONY: all refit deps deb wheel check check-deps site docs-check frameworks coverage valgrind mutants clean
+.PHONY: all refit deps deb wheel cuda-12 check check-deps site docs-check frameworks coverage valgrind mutants clean
 
+DEPS = yes
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 MODEL = models/qwen3-30b-a3b.json
 TRAIN = megatron:tp2,dp2,ep4
@@ -22,18 +24,21 @@ refit: deps
 	cmake --build build/refit --parallel $(JOBS) --target xfer_refit
 	build/refit/bin/xfer_refit --model $(MODEL) --layers 0-1 --train $(TRAIN) --gen $(GEN)
 
-# The Python package with libraries, programs and model tables inside, in build/dist/.
+# The Python package with libraries, programs and model tables inside, in build/dist/; for the CUDA toolkits that are there.
 wheel: deps
-	.ci/cuda12
 	.ci/wheel
+
+# One more, for `make cuda-12 wheel` beside CUDA 13: a toolkit of CUDA 12 in build/cuda-12, of Debian's and NVIDIA's packages.
+cuda-12: deps
+	.ci/cuda12
 
 # Debian packages, in build/package/, tried in a fresh root where mmdebstrap is there.
 deb:
-	.ci/need build deb
+	DEPS=$(DEPS) .ci/need build deb
 	.ci/packages $(JOBS)
 
 deps:
-	.ci/need build
+	DEPS=$(DEPS) .ci/need build
 
 # Warnings are errors: gcc without and with CUDA, all tests; then clang, whose builds are under sanitizers, the tests again.
 check: check-deps
@@ -48,7 +53,7 @@ frameworks: check-deps all
 	tests/frameworks/run $(FRAMEWORKS) build/lib/libxfer.so
 
 check-deps:
-	.ci/need build check
+	DEPS=$(DEPS) .ci/need build check
 
 # The pages of README, docs and the reference of C, Python and the programs: build/site/html/index.html.
 site: check-deps all
@@ -60,7 +65,7 @@ docs-check:
 	.ci/docs $(SUITE)
 
 coverage: check-deps
-	.ci/need coverage
+	DEPS=$(DEPS) .ci/need coverage
 	cmake --preset coverage
 	cmake --build --preset coverage --parallel $(JOBS)
 	ctest --preset coverage --parallel $(JOBS)
