@@ -1,4 +1,5 @@
-# find_package(xfer [COMPONENTS mpi nccl]) and pkg-config xfer, xfer_mpi, xfer_nccl.
+# find_package(xfer [COMPONENTS mpi nccl]) and pkg-config xfer, xfer_mpi, xfer_nccl. With -Dxfer_DIR=BUILD the former finds
+# what is built, and not installed.
 include(CMakePackageConfigHelpers)
 
 set(xfi_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/xfer)
@@ -15,6 +16,7 @@ function(xfi_install_library component)
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component} NAMELINK_COMPONENT dev
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
   install(EXPORT xfer-${component} NAMESPACE xfer:: DESTINATION ${xfi_package_dir} COMPONENT dev)
+  export(EXPORT xfer-${component} NAMESPACE xfer:: FILE ${PROJECT_BINARY_DIR}/xfer-${component}.cmake)
   foreach(header IN LISTS I_HEADERS)
     install(FILES ${PROJECT_SOURCE_DIR}/include/xfer/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/xfer OPTIONAL
       COMPONENT dev)

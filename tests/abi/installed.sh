@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # installed.sh core|mpi SOURCE BUILD WORK CC CXX CMAKE [PKG_CONFIG]
-# Installs BUILD under WORK and builds an example against that tree alone, as a user would, in two ways; over MPI a
-# program of C++ too, unless CXX is empty.
+# Installs BUILD under WORK and builds an example against that tree alone, as a user would, in two ways, and against BUILD;
+# over MPI a program of C++ too, unless CXX is empty.
 set -euo pipefail
 part=$1 source=$2 build=$3 work=$4 cc=$5 cxx=$6 cmake=$7 pkg_config=${8:-}
 
@@ -35,12 +35,14 @@ use() {
   mkdir -p "$user"
   cp "$file" "$user/"
   cp "$source/tests/abi/user.cmake" "$user/CMakeLists.txt"
-  echo "== find_package, $language"
-  "$cmake" -S "$user" -B "$user/build" "-DCMAKE_${language}_COMPILER=$compiler" -DCMAKE_PREFIX_PATH="$work/prefix" \
-    -DUSER_LANGUAGE="$language" -DFILE="${file##*/}" -DPART="$part" "${hidden[@]}" > "$work/configure.log" 2>&1 ||
-    { cat "$work/configure.log"; exit 1; }
-  "$cmake" --build "$user/build"
-  "$@" "$user/build/user"
+  for where in CMAKE_PREFIX_PATH="$work/prefix" xfer_DIR="$build"; do
+    echo "== find_package, $language, $where"
+    "$cmake" -S "$user" -B "$user/${where%%=*}" "-DCMAKE_${language}_COMPILER=$compiler" "-D$where" \
+      -DUSER_LANGUAGE="$language" -DFILE="${file##*/}" -DPART="$part" "${hidden[@]}" > "$work/configure.log" 2>&1 ||
+      { cat "$work/configure.log"; exit 1; }
+    "$cmake" --build "$user/${where%%=*}"
+    "$@" "$user/${where%%=*}/user"
+  done
   if [ -z "$pkg_config" ]; then
     echo "pkg-config is not installed: that half is skipped"
     return
