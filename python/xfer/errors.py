@@ -129,17 +129,23 @@ _BY_STATUS: dict[int, type[XferError]] = {cls.status: cls for cls in XferError._
 
 _CALL = re.compile(r"\bxfer_([a-z]+)_?([a-z_]*)(?=\(\)|: )")
 _CLASSES = {"comm": "Comm", "layout": "Layout", "locals": "Locals", "mesh": "Mesh", "plan": "Plan", "refit": "Refit"}
-_MAKERS = {"create": "", "create_exchange": "Exchange"}
+_METHODS = {
+    "locals_create": "Refit.locals",
+    "plan_bind_exchange": "Exchange.bind_all",
+    "plan_create_exchange": "Exchange",
+    "plan_destroy": "Plan.close",
+}
 
 
 def _in_python(call: re.Match[str]) -> str:
     """Return the name that a function of C has in this package."""
     what, verb = call.groups()
+    method = _METHODS.get(f"{what}_{verb}")
+    if method is not None:
+        return method
     if what not in _CLASSES:
         return f"xfer.{what}" + (f"_{verb}" if verb else "")
-    if verb in _MAKERS:
-        return _MAKERS[verb] or _CLASSES[what]
-    return f"{_CLASSES[what]}.{verb}"
+    return _CLASSES[what] if verb == "create" else f"{_CLASSES[what]}.{verb}"
 
 
 def error_of(status: int, text: str) -> XferError:

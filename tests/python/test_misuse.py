@@ -215,6 +215,8 @@ def test_errors_name_what_python_calls():
         plan.run(1)
     error = xfer.errors.error_of(-8, "rank 0 is in xfer_plan_create() and rank 1 in xfer_plan_create_exchange()")
     assert error.text == "rank 0 is in Plan() and rank 1 in Exchange()"
+    error = xfer.errors.error_of(-4, "xfer_plan_destroy() after xfer_plan_bind_exchange: no, by xfer_locals_create()")
+    assert error.text == "Plan.close() after Exchange.bind_all: no, by Refit.locals()"
     error = xfer.errors.error_of(
         -8, "xfer_exchange: sends is NULL, rank 1 in xfer_comm_all_gather() or xfer_redistribute()"
     )
