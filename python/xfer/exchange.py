@@ -20,7 +20,7 @@ from .comm import Comm
 from .errors import XferError
 from .memory import TensorForm, check_device, check_writable, locate_all, one_array
 from .plan import Plan
-from .plan_options import PlanOptions, no_options, set_options
+from .plan_options import PlanOptions, no_options
 from .stream import used_stream
 
 if TYPE_CHECKING:
@@ -155,8 +155,7 @@ class Exchange(Plan):
         struct = no_options()
 
         def make() -> tuple[Any, ...]:
-            set_options(struct, options)
-            self.fresh_sources = bool(options.get("fresh_sources"))
+            self._set_options(struct, options)
             made.append(_Sides(comm, sends, recvs))
             to, from_ = made[0].to.operations, made[0].from_.operations
             return self._out(), comm, to, len(to), from_, len(from_), byref(struct)

@@ -61,10 +61,9 @@ class Plan(Handle):
         struct = no_options()
 
         def make() -> tuple[Any, ...]:
-            set_options(struct, options)
+            self._set_options(struct, options)
             rows = c_rows(tensors)
             self._tensors = PlanTensors(tensors)
-            self.fresh_sources = bool(struct.flags & FLAGS["fresh_sources"])
             return self._out(), comm, rows, len(rows), byref(struct)
 
         with comm._alone():
@@ -78,7 +77,7 @@ class Plan(Handle):
         plan = cls.__new__(cls)
         plan._begin(None, rank)
         rows, struct = c_rows(tensors), no_options()
-        set_options(struct, options)
+        plan._set_options(struct, options)
         plan._tensors = PlanTensors(tensors)
         lib.xfer_plan_simulate(plan._out(), n_ranks, rank, rows, len(rows), byref(struct))
         return plan
@@ -91,6 +90,11 @@ class Plan(Handle):
         self._owes_wait = False  # a run was begun or refused since the last wait(), so the others wait for this rank's
         self.fresh_sources = False
         self._figures: Any = None  # of the last report
+
+    def _set_options(self, struct: Any, options: PlanOptions) -> None:
+        """Fill an xfer_plan_options for this plan."""
+        set_options(struct, options)
+        self.fresh_sources = bool(struct.flags & FLAGS["fresh_sources"])
 
     def _fail_at_commit(self, error: Exception, what: int | str | None = None) -> None:
         """Let the next commit() raise `error` on all ranks. what: see Refusals.record()."""

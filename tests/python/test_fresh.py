@@ -74,6 +74,18 @@ def test_what_is_not_bound_anew_is_an_error_on_all_ranks_and_the_next_commit_mak
     assert on_ranks(2, work) == [[1.0, 2.0]] * 2
 
 
+@pytest.mark.parametrize("options", [{}, {"fresh_sources": False}, {"fresh_sources": True}])
+def test_every_kind_of_plan_says_whether_it_has_fresh_sources(options):
+    layout, (comm,) = xfer.Layout(xfer.Mesh([1]), [4], "f32", [xfer.Replicate()]), xfer.Comm.local(1)
+    rows, wanted = [("w", layout, layout)], options.get("fresh_sources", False)
+    for plan in (
+        xfer.Plan(comm, rows, **options),
+        xfer.Exchange(comm, [], [], **options),
+        xfer.Plan.simulate(1, 0, rows, **options),
+    ):
+        assert plan.fresh_sources is wanted
+
+
 def test_no_run_comes_before_a_commit():
     def work(comm):
         mine = [array(8, 1), array(8, 2)]
