@@ -69,6 +69,15 @@ class Refusals:
         """Drop the recorded error, which keeps alive what its traceback refers to."""
         self._first = None
 
+    def check(self) -> None:
+        """Raise StateError if a bind() was refused since the last commit. C does not know of it, and would use what was
+        bound before."""
+        if self._first is not None:
+            raise StateError(
+                f"the plan is not committed since the last bind, which was refused: {described(self._first)}: bind "
+                "again, then call Plan.commit()"
+            )
+
     def raise_first(self) -> None:
         """Raise the first error since the last commit, or StateError if something refused was not bound again."""
         error, self._first = self._first, None

@@ -113,7 +113,8 @@ class Plan(Handle):
         """Say where the parts of one tensor, given by number or name, lie on this rank: arrays or Views, or None.
 
         Local. bind() records an error (type, shape, dtype, device), and commit() raises it on all ranks, so that no
-        rank waits for one that gave up; then bind the tensor again. The plan keeps arrays and their storage alive until
+        rank waits for one that gave up; then bind the tensor again. After any bind() the plan needs a commit() before
+        the next run. The plan keeps arrays and their storage alive until
         they are bound again or the plan is closed.
         """
         self.bind_many([(tensor, src, dst)])
@@ -191,7 +192,8 @@ class Plan(Handle):
         return (self,)
 
     def _check_bound(self) -> None:
-        """Raise StateError if memory whose address C has was freed after it was bound."""
+        """Raise StateError if C has other memory than what was bound last, or memory that was freed since."""
+        self._refusals.check()
         if not self._bindings.are_there():
             raise StateError(
                 f"{self._freed()} lies in a torch storage that was resized since it was bound, which freed its memory: "
@@ -211,8 +213,8 @@ class Plan(Handle):
         stream_pointer(). On a GPU the run starts after the work that is already there, and the call returns once it has
         enqueued the run; on a host comm the data has moved when it returns.
 
-        Raises StateError if it cannot begin, as when a bound torch storage was resized; it has begun nothing then, and
-        wait() tells the other ranks.
+        Raises StateError if it cannot begin, as when commit() has not come since the last bind(), or a bound torch
+        storage was resized; it has begun nothing then, and wait() tells the other ranks.
         """
         comm = self._on()
         with comm._alone():

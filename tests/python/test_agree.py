@@ -124,6 +124,34 @@ def test_what_was_bound_before_a_wrong_bind_is_not_moved_in_its_place():
         got[:] = 0
 
 
+@pytest.mark.parametrize("call", ["run", "digest", "check_replicas"])
+def test_what_was_bound_before_a_wrong_bind_is_not_used_without_a_commit(call):
+    layout = Layout(Mesh([2]), [4], "f32", [xfer.Replicate()])
+
+    def work(comm):
+        old, got = np.ones(4, np.float32), np.zeros(4, np.float32)
+        with xfer.Plan(comm, [("w", layout, layout)]) as plan:
+            plan.bind("w", old, got)
+            plan.commit()
+            if comm.rank == 0:
+                plan.bind("w", np.full(5, 2, np.float32), got)
+            errors = []
+            for each in {
+                "run": (lambda: plan.run(1), plan.wait),
+                "digest": (lambda: plan.digest("src"),),
+                "check_replicas": (plan.check_replicas,),
+            }[call]:
+                try:
+                    each()
+                except xfer.XferError as error:
+                    errors.append(error)
+            assert comm.rank == 1 or not got.any()
+            return errors[0]
+
+    words = "not committed since the last bind, which was refused: ValueError: tensor 'w': the source is an array of"
+    check(outcomes(2, work), 0, xfer.StateError, words)
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "words"),
     [

@@ -1,5 +1,7 @@
 """torch storages that are resized, and so freed, while their tensors are bound, as FSDP does between uses."""
 
+import re
+
 import numpy as np
 import pytest
 from ranks import outcomes
@@ -77,6 +79,28 @@ def test_a_run_into_freed_memory_is_refused_on_all_ranks(side, size, times):
 
     want = [[0.0] * 4] * 4 + [[1.0] * 4] * 4
     assert outcomes(2, work) == [want, want]
+
+
+def test_a_run_says_that_what_was_freed_could_not_be_bound_again():
+    (comm,) = xfer.Comm.local(1)
+    layout = xfer.Layout(xfer.Mesh([1]), [4], "f32", [xfer.Replicate()])
+    mine = torch.ones(4), torch.zeros(4)
+    with comm, xfer.Plan(comm, [("w", layout, layout)]) as plan:
+        plan.bind("w", *mine)
+        plan.commit()
+        mine[0].untyped_storage().resize_(0)
+        plan.bind("w", *mine)
+        words = (
+            r"which was refused: .* 'w': a Tensor without memory of its own.*: bind again, then call Plan\.commit\(\)"
+        )
+        for error in errors_of(plan, 1):
+            assert isinstance(error, xfer.StateError)
+            assert re.search(words, error.text)
+        plan.bind("w", torch.ones(4), mine[1])
+        with pytest.raises(TypeError, match="without memory of its own"):
+            plan.commit()
+        plan.commit()
+        assert errors_of(plan, 1) == [None, None]
 
 
 def test_replicas_in_freed_memory_are_not_compared():
