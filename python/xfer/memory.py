@@ -27,13 +27,14 @@ from ctypes import (
     c_void_p,
     py_object,
 )
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from . import dtypes
 from ._binding import structs
 from ._binding.lib import lib
 from ._binding.structs import array, listed
-from ._torch.memory import TorchMemory
+from ._torch.memory import TorchMemory, torch_memory
 from ._types import Array, Dtype
 from .errors import ArgError
 from .layout import Layout
@@ -73,6 +74,9 @@ def _dense(shape: Sequence[int], size: int) -> tuple[int, ...]:
 # ---- torch
 
 
+_form = attrgetter("layout", "dtype", "device", "shape")
+
+
 class TensorForm:
     """Everything about a plain torch tensor except where it lies.
 
@@ -82,11 +86,11 @@ class TensorForm:
     view: the tensor as C sees it, apart from the address; b"" until with_view() adds it.
     """
 
-    __slots__ = ("_form", "_kind", "_layout", "_n_bytes", "_size", "view")
+    __slots__ = ("_form", "_kind", "_n_bytes", "_size", "_strides", "view")
 
     def __init__(self, x: Array, size: int, n_bytes: int) -> None:
         """x: the tensor. size: the bytes of one element. n_bytes: the bytes from its first element to its last."""
-        self._kind, self._layout, self._form = type(x), x.layout, (x.dtype, x.shape, x.stride(), x.device)
+        self._kind, self._form, self._strides = type(x), _form(x), x.stride()
         self._size, self._n_bytes, self.view = size, n_bytes, b""
 
     def with_view(self, view: bytes) -> TensorForm:
@@ -97,15 +101,17 @@ class TensorForm:
 
     def locate(self, x: Array) -> TorchMemory | None:
         """Return the memory of a tensor that has this form, or None if `x` may differ in more than its address."""
-        # torch raises for the shape and strides of other layouts and of nested tensors, so these are looked at first.
-        if type(x) is not self._kind or x.layout != self._layout or x.is_nested:
+        if type(x) is not self._kind:
             return None
-        if (x.dtype, x.shape, x.stride(), x.device) != self._form or x.is_neg():
+        try:
+            if _form(x) != self._form or x.stride() != self._strides or x.is_neg():
+                return None
+        except RuntimeError:  # a nested tensor has no shape, and one of another layout no strides
             return None
         address, storage = x.data_ptr(), x.untyped_storage()
         if address == 0 or x.storage_offset() * self._size + self._n_bytes > storage.nbytes():
             return None
-        return TorchMemory(x, storage, address)
+        return torch_memory((x, storage, address))
 
 
 def locate_all(forms: Sequence[TensorForm | None], arrays: Sequence[Any]) -> list[TorchMemory | None] | None:

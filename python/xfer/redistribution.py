@@ -14,7 +14,7 @@ from ._torch.memory import TorchMemory
 from ._types import Array, Stream
 from .comm import Comm
 from .layout import Layout
-from .memory import TensorForm, View, locate_all, view_of
+from .memory import TensorForm, View, view_of
 from .plan import _reference
 from .stream import used_stream
 
@@ -42,43 +42,76 @@ def redistribute(
     redistribute_again(comm, key, arrays, lambda: ((src_layout, src), (dst_layout, dst)), stream)
 
 
+_of_c = lib.xfer_redistribute.unchecked
 Sides = tuple[
     tuple[Layout | None, Array | None], tuple[Layout | None, Array | None]
 ]  # the layout and the array of each side
 Located = tuple[bytes, TorchMemory]  # a view as C has it, apart from its address, and the memory
 
 
+class _Other(Exception):
+    """The array or the layout of a call is not like that of the earlier one."""
+
+
+def _no_layout() -> None:
+    """Stand for the weak reference to a layout that the call does not have."""
+
+
+class _EarlierSide:
+    """The source or the destination of an earlier redistribution, without the memory of its array."""
+
+    def __init__(self, layout: Layout | None, form: TensorForm | None) -> None:
+        # A layout is not kept alive, since one by boxes may be large. One that is alive is the one whose id is in the
+        # key of the call.
+        self._layout: Callable[[], Layout | None] = _no_layout if layout is None else weakref.ref(layout)
+        self._form = form
+        self._view = None if form is None else structs.View.from_buffer_copy(form.view)
+        self.reference = None if self._view is None else byref(self._view)
+
+    def layout(self) -> Layout | None:
+        """Return the layout, which is open. Raises _Other if it is not, or is gone."""
+        layout = self._layout()
+        if self._layout is _no_layout:
+            return None
+        if layout is None or layout.closed:
+            raise _Other
+        return layout
+
+    def locate(self, x: Array | None) -> TorchMemory | None:
+        """Return the memory of an array, or None for None. Raises _Other if the array may differ in more than its
+        address."""
+        memory = None if self._form is None else self._form.locate(x)
+        if memory is None and (x is not None or self._form is not None):
+            raise _Other
+        return memory
+
+    def look_at(self, memory: TorchMemory | None) -> None:
+        """Let `reference` be of this memory."""
+        if memory is not None:
+            structs.set_base(self._view, memory.address)
+
+
 class _EarlierRedistribution:
     """A redistribution that was made, without the memory of its arrays."""
 
     def __init__(self, layouts: tuple[Layout | None, Layout | None], forms: Sequence[TensorForm | None]) -> None:
-        # Layouts are not kept alive, since those by boxes may be large. One that is alive is the one whose id is in the
-        # key of the call.
-        self._layouts = [None if layout is None else weakref.ref(layout) for layout in layouts]
-        self._forms = forms
-        self._views = [None if form is None else structs.View.from_buffer_copy(form.view) for form in forms]
-        self._references = [None if view is None else byref(view) for view in self._views]
+        self._src, self._dst = map(_EarlierSide, layouts, forms)
 
     def repeat(self, comm: Comm, arrays: tuple[Array | None, Array | None], stream: Stream | None) -> bool:
         """Redistribute arrays that differ from the earlier ones by their addresses alone. Collective. Return False,
         without a call, if they may differ in more, or if something is wrong; redistribute_sides() then raises that on
         all ranks."""
+        src, dst = self._src, self._dst
         try:
-            layouts = [None if layout is None else layout() for layout in self._layouts]
-            for layout, known in zip(layouts, self._layouts, strict=True):
-                if known is not None and (layout is None or layout.closed):
-                    return False
-            memory = locate_all(self._forms, arrays)  # the arrays keep it alive
-            if memory is None:
-                return False
-            pointer = used_stream(comm._device, stream, [(x,) for x in arrays])
+            layouts = src.layout(), dst.layout()
+            memory = src.locate(arrays[0]), dst.locate(arrays[1])
+            pointer = used_stream(comm._device, stream, memory)
         except Exception:
             return False
         with comm._alone():
-            for view, each in zip(self._views, memory, strict=True):
-                if each is not None:
-                    structs.set_base(view, each.address)
-            comm._call(_redistribute, comm, layouts, self._references, pointer)
+            src.look_at(memory[0])
+            dst.look_at(memory[1])
+            comm._call(_redistribute, comm, layouts, (src.reference, dst.reference), pointer)
         return True
 
 
@@ -150,5 +183,12 @@ def redistribute_located(
 
 def _redistribute(comm: Any, layouts: Any, views: Any, stream: int, _owners: Any = None) -> None:
     """Call C with layouts that are known to be right; a signal handler may have closed them since."""
-    src, dst = [None if layout is None else layout._as_parameter_ for layout in layouts]
-    lib.xfer_redistribute.unchecked(comm._as_parameter_, src, views[0], dst, views[1], stream)
+    src, dst = layouts
+    _of_c(
+        comm._as_parameter_,
+        None if src is None else src._as_parameter_,
+        views[0],
+        None if dst is None else dst._as_parameter_,
+        views[1],
+        stream,
+    )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
-__all__ = ["BoundTensors", "TorchMemory"]
+__all__ = ["BoundTensors", "TorchMemory", "torch_memory"]
 
 
 class TorchMemory(NamedTuple):
@@ -24,6 +25,9 @@ class TorchMemory(NamedTuple):
         is alive; FSDP does that to parameters between their uses."""
         begin = int(self.storage.data_ptr())
         return self.address == 0 or begin <= self.address < begin + int(self.storage.nbytes())
+
+
+torch_memory = partial(tuple.__new__, TorchMemory)  # takes a third of the time of the class itself
 
 
 class BoundTensors:
