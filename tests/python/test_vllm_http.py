@@ -1,5 +1,5 @@
 """The client of vLLM's routes, against a server that answers as vLLM 0.33.0's routes do
-(vllm/entrypoints/rl/online/api_router.py)."""
+(vllm/entrypoints/rl/online/api_router.py, vllm/entrypoints/serve/dev/cache/api_router.py)."""
 
 import contextlib
 import http.server
@@ -13,11 +13,13 @@ import pytest
 from xfer.integrations import vllm_http
 from xfer.integrations.vllm_http import HttpClient
 
+RESET = "/reset_prefix_cache?reset_running_requests=true&reset_external=true"
+
 
 class Server:
-    """refused: {path: status}."""
+    """refused: {path: status}. drops: whether the prefix cache can be dropped."""
 
-    def __init__(self, refused=()):
+    def __init__(self, refused=(), drops=True):
         self.asked, self.paused, self.refused = [], False, dict(refused)
         told = self
 
@@ -31,7 +33,7 @@ class Server:
                 told.asked.append((self.path, body))
                 # vLLM is paused before it drops its caches, which may fail.
                 told.paused = {"/pause?mode=keep": True, "/resume": False}.get(self.path, told.paused)
-                self._answer("no engine")
+                self._answer(json.dumps({"success": drops}) if self.path == RESET else "no engine")
 
             def _answer(self, said):
                 self.send_response(told.refused.get(self.path, 200))
@@ -107,6 +109,29 @@ def test_a_server_does_not_stay_paused_if_its_caches_cannot_be_dropped():
     with server.client() as client, pytest.raises(RuntimeError, match="pause.mode=keep with 500"):
         client.finish_weight_update()
     assert server.paths()[-1] == "/resume"
+
+
+@pytest.mark.parametrize("drops", [True, False, None])
+def test_a_server_that_does_not_say_whether_it_is_paused_stays_as_it_is(drops, caplog):
+    """As behind a router that knows some routes alone; None: without that of the prefix cache either."""
+    refused = {"/is_paused": 404} if drops is not None else {"/is_paused": 404, RESET: 405}
+    server = Server(refused, drops)
+    with server.client() as client:
+        client.finish_weight_update("7")
+    assert server.paths() == ["/finish_weight_update", RESET]
+    left = "its encoder's cache" if drops else "its caches"
+    assert f"has the new weights. It does not say whether it is paused, so {left} may be of the old" in caplog.text
+
+
+def test_an_error_after_the_weights_have_arrived_says_so():
+    for refused in ({"/is_paused": 500}, {"/pause?mode=keep": 500}, {"/is_paused": 404, RESET: 500}):
+        with (
+            Server(refused).client() as client,
+            pytest.raises(
+                RuntimeError, match=r"the server at http://.* has the new weights, but did not drop .* 500: "
+            ),
+        ):
+            client.finish_weight_update()
 
 
 def test_an_update_that_failed_leaves_the_caches():

@@ -9,7 +9,19 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-__all__ = ["Routes"]
+__all__ = ["NoRouteError", "RefusedError", "Routes"]
+
+
+class RefusedError(RuntimeError):
+    """A server refused a call. status: of its answer."""
+
+    def __init__(self, text: str, status: int) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class NoRouteError(RefusedError):
+    """A server does not have a route."""
 
 
 class Routes:
@@ -44,20 +56,23 @@ class Routes:
                     raise
             time.sleep(every_s)
 
-    def _post(self, path: str, body: Any = None, most_s: float | None = None) -> None:
-        """Make a call whose answer carries nothing. most_s: a shorter deadline than timeout_s."""
-        self._answer(path, json.dumps(body or {}).encode(), most_s)
+    def _post(self, path: str, body: Any = None, most_s: float | None = None) -> bytes:
+        """Make a call, and return the body of the answer. most_s: a shorter deadline than timeout_s."""
+        return self._answer(path, json.dumps(body or {}).encode(), most_s)
 
     def _get(self, path: str) -> Any:
         """Return the JSON that the server answers."""
-        said = self._answer(path, None)
+        return self._json(path, self._answer(path, None))
+
+    def _json(self, path: str, said: bytes) -> Any:
+        """Return an answer of the server, which must be JSON."""
         try:
             return json.loads(said)
         except ValueError as wrong:
             raise RuntimeError(f"{self._url} answers {path} with something other than JSON: {wrong}") from None
 
     def _answer(self, path: str, data: bytes | None, most_s: float | None = None) -> bytes:
-        """Return the body of the server's answer. Raises RuntimeError with the server's text if it refuses, and
+        """Return the body of the server's answer. Raises RefusedError with the server's text if it refuses, and
         TimeoutError or ConnectionError if it does not answer."""
         if not self._url:
             raise ValueError(f"this rank has no server to ask for {path}: give its HttpClient the server's address")
@@ -69,8 +84,9 @@ class Routes:
         except urllib.error.HTTPError as error:
             said = error.read(2000).decode(errors="replace").strip()
             hint = f" (this route needs {self.has_routes})" if error.code == 404 and self.has_routes else ""
-            raise RuntimeError(f"the server answers {path} with {error.code}: {said}{hint}") from None
+            kind = NoRouteError if error.code in (404, 405, 501) else RefusedError
+            raise kind(f"the server answers {path} with {error.code}: {said}{hint}", error.code) from None
         except (OSError, http.client.HTTPException) as error:  # nobody listens, or the answer is not HTTP
             reason = getattr(error, "reason", error)
-            kind = TimeoutError if isinstance(reason, TimeoutError) else ConnectionError
-            raise kind(f"{self._url} does not answer {path}: {reason}") from error
+            failed = TimeoutError if isinstance(reason, TimeoutError) else ConnectionError
+            raise failed(f"{self._url} does not answer {path}: {reason}") from error

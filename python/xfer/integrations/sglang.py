@@ -34,7 +34,7 @@ import torch
 
 from ._calls import beside
 from ._destination import Checkpoint, Destination, bytes_of, form_of, split
-from ._http import Routes
+from ._http import RefusedError, Routes
 from ._meeting import check_ranks
 from ._pair import TrainerSide, WorkerSide
 from ._source import Source
@@ -161,8 +161,8 @@ class HttpClient(Routes):
         """Return whether the server takes no requests now, which may have another reason too."""
         try:
             self._answer("ready", None)
-        except RuntimeError as error:
-            if "ready with 503" in str(error):
+        except RefusedError as error:
+            if error.status == 503:
                 return True
             raise
         return False
