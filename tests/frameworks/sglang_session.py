@@ -1,7 +1,7 @@
 """The drop-in for SGLang in SGLang's own weight-update sessions on CPU: trainers and workers in processes, reduced
 models, and what SGLang's own load_weights() makes of the same checkpoint in such a session.
 
-    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | draft | life | experts | guide
+    sglang_session.py FAMILY:LAYOUT ... | errors | once | two | dead | draft | life | experts | guide
 
 LAYOUT is one of ask_sglang.py, such as tp2,pp2.
 
@@ -33,13 +33,14 @@ STORE = ask_sglang.patch()
 import sglang.srt.model_loader.loader as loader  # noqa: E402
 import sglang.srt.models.registry  # noqa: E402, F401
 from modules import module_of  # noqa: E402
-from processes import call, free_port  # noqa: E402
+from processes import Failed, call, free_port  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from sglang.srt.configs.load_config import LoadConfig  # noqa: E402
 from sglang.srt.configs.model_config import ModelConfig  # noqa: E402
 from sglang.srt.entrypoints import http_server  # noqa: E402
 from sglang.srt.eplb.expert_location import ExpertLocationMetadata, set_global_expert_location_metadata  # noqa: E402
 from sglang.srt.managers import io_struct  # noqa: E402
+from sglang.srt.managers.scheduler import Scheduler  # noqa: E402
 from sglang.srt.managers.scheduler_components.weight_updater import SchedulerWeightUpdaterManager  # noqa: E402
 from sglang.srt.managers.tp_worker import BaseTpWorker  # noqa: E402
 from sglang.srt.model_executor.model_runner_components.weight_updater import WeightUpdater  # noqa: E402
@@ -109,10 +110,17 @@ class Server:
                 for models in (self.models, self.twins):
                     models["draft"] = self._another(config)
                     models["draft"].set_embed_and_head(*models["target"].get_embed_and_head())
+        self.scheduler = types.SimpleNamespace(
+            record_weight_version_change=lambda **_: None,
+            disaggregation_mode=None,
+            _engine_paused=False,
+            _pause_started_at=None,
+            _pause_intervals=[],
+        )
         self.manager, self.theirs = self._manager(self.models), self._manager(self.twins)
         for models, manager in ((self.models, self.manager), (self.twins, self.theirs)):
             self._load(models, manager, 0)
-        self.doomed, self.late_s, self.refuses, self.is_paused = False, 0.0, False, False
+        self.doomed, self.late_s, self.refuses = False, 0.0, False
 
     @staticmethod
     def _another(config):
@@ -145,7 +153,7 @@ class Server:
             memory_saver_adapter=None,
             flush_cache=lambda **_: True,
             is_fully_idle=lambda **_: True,
-            scheduler=types.SimpleNamespace(record_weight_version_change=lambda **_: None, _engine_paused=True),
+            scheduler=self.scheduler,
         )
 
     def _load(self, models, manager, version):
@@ -172,8 +180,12 @@ class Server:
                 os.kill(os.getpid(), signal.SIGKILL)
             payloads = normalize_serialized_named_tensor_payloads(body["serialized_named_tensors"])
             body = body | {"serialized_named_tensors": payloads}
-        if path in ("pause_generation", "continue_generation"):
-            self.is_paused = path == "pause_generation"
+        if path == "pause_generation":  # a pause in place, for which no request is put back into a queue
+            Scheduler.pause_generation(self.scheduler, io_struct.PauseGenerationReqInput(mode="in_place"))
+        if path == "continue_generation":
+            Scheduler.continue_generation(self.scheduler, io_struct.ContinueGenerationReqInput())
+        if path == "ready" and self.scheduler._engine_paused:
+            raise RuntimeError("the server answers ready with 503")
         if path in REQUESTS:
             with ask_sglang.OnCpu():
                 self._done(getattr(self.manager, path)(REQUESTS[path](**body)))
@@ -193,7 +205,7 @@ class Server:
     def state(self):
         """(is it in a session, is it paused, how many modules have weights that were processed beyond repeating)"""
         once = [module for module in self.model.modules() if getattr(module, "w13_swiglu_interleaved", False)]
-        return self.manager._session is not None, self.is_paused, len(once)
+        return self.manager._session is not None, self.scheduler._engine_paused, len(once)
 
     def pool(self):
         """From now on the memory of weights can be released."""
@@ -227,7 +239,7 @@ class Client(drop_in.HttpClient):
 
     def __init__(self, rpc, tp, pp, drafts):
         super().__init__("")
-        self._rpc, self.is_paused = rpc, lambda: True
+        self._rpc = rpc
         self._said = {"tp_size": tp, "pp_size": pp, "speculative_algorithm": "EAGLE" if drafts else None}
 
     def _post(self, path, body=None):
@@ -236,6 +248,14 @@ class Client(drop_in.HttpClient):
     def _get(self, path):
         assert path == "server_info"
         return self._said
+
+    def is_paused(self):
+        try:
+            self._rpc("route", "ready", {})
+        except Failed as error:
+            assert "ready with 503" in str(error)
+            return True
+        return False
 
 
 class Trainer:
@@ -271,6 +291,16 @@ class Trainer:
         """In the middle of a session, if it drives the server."""
         self.begin()
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def sink(self, version):
+        """Begin an update, and end while the workers take part."""
+
+        def end(*_):
+            time.sleep(2.0)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        self.trainer._side.move = end
+        self.update(version)
 
     def begin(self):
         for session in self.trainer._sessions:
@@ -351,7 +381,7 @@ def once():
         good([call({job.trainers[1]: ("reshape", name, (2 * shape[0], *shape[1:]))})[job.trainers[1]]])
         for _ in range(2):
             job.fails(["rank 1", name])
-            assert states() == {(True, True, n_layers)}
+            assert states() == {(True, True, n_layers)}  # in a session, and paused
             assert [job.worker_does(rank, "wrong", 1)[0] for rank in range(2)] == [0, 0]
         good([call({job.trainers[1]: ("reshape", name, shape)})[job.trainers[1]]])
         job.update(3)
@@ -361,7 +391,7 @@ def once():
         assert [job.worker_does(rank, "wrong", 3)[0] for rank in range(2)] == [0, 0]
         good(job.trainers_do("drop", []))
         n = job.update(4)
-        assert states() == {(False, True, n_layers)}
+        assert states() == {(False, False, n_layers)}
     print(f"qwen3_moe tp2, what is processed once: {n} tensors old after a refusal, then new", flush=True)
 
 
@@ -399,6 +429,35 @@ def two():
         job.init()
         n = job.update(5)
     print(f"qwen3_moe tp2, two sets of trainers: {n} tensors equal to load_weights'", flush=True)
+
+
+def dead():
+    """Trainers end in an update for which they had paused the server: the update of others resumes it, unless it has
+    another pause by then."""
+    with job_of("qwen3_moe", "tp2") as job:
+        states = lambda: {job.worker_does(rank, "state")[:2] for rank in range(2)}  # noqa: E731
+
+        def replace():
+            for rank in job.trainers:
+                rank.kill()
+            job.trainers = [job._trainer(rank) for rank in range(N_TRAINERS)]
+            job.port = free_port()
+            job.init()
+
+        job.init()
+        job.update(1)
+        assert states() == {(False, False)}
+        for is_of_owner in (False, True):
+            assert not any(fine for fine, _ in job.trainers_do("sink", 2))
+            assert states() == {(True, True)}
+            if is_of_owner:
+                for path in ("continue_generation", "pause_generation"):
+                    for rank in range(2):
+                        job.worker_does(rank, "route", path, {})
+            replace()
+            n = job.update(3)
+            assert states() == {(False, is_of_owner)}
+    print(f"qwen3_moe tp2, trainers that left it paused: {n} tensors equal to load_weights'", flush=True)
 
 
 def draft():
@@ -584,7 +643,16 @@ def guide():
     print(f"qwen3_moe tp2 by the guide, from FSDP2: {n} tensors equal to load_weights'", flush=True)
 
 
-OTHERS = {"errors": errors, "once": once, "two": two, "draft": draft, "life": life, "experts": experts, "guide": guide}
+OTHERS = {
+    "errors": errors,
+    "once": once,
+    "two": two,
+    "dead": dead,
+    "draft": draft,
+    "life": life,
+    "experts": experts,
+    "guide": guide,
+}
 
 
 def main():

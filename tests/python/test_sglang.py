@@ -64,9 +64,14 @@ class SglangSide:
     """A TrainerSide whose workers are as the server's calls say."""
 
     has_met = False
+    is_abandoned = False  # whether the workers say that trainers left their server paused
 
     def begin(self):
         return "a session"
+
+    def share(self, tell, what):
+        assert what == "pauses"
+        return [tell(), self.is_abandoned]
 
     def meet(self, _look):
         self.has_met = True
@@ -159,6 +164,23 @@ def test_sglangs_server_stays_paused_where_an_update_fails_and_not_where_they_do
     server.wrong, server.did[:] = {}, []
     trainer.send_weights()
     assert (server.did, server.paused) == (["meet target", *MOVES[1:], "resume"], False)
+
+
+def test_sglangs_server_that_trainers_left_paused_is_resumed_by_the_next_update():
+    server = SglangServer()
+    trainer = sglang_trainer(server)
+    trainer._side.is_abandoned = True
+    for wrong in ("begin", "meet", "move"):  # while it fails the server stays as it is, half new
+        server.wrong = {wrong: "no"}
+        with pytest.raises(RuntimeError, match="no"):
+            trainer.send_weights()
+        assert server.paused
+    server.wrong = {}
+    trainer.send_weights()
+    assert (server.did[-1], server.paused) == ("resume", False)
+    server.did[:], server.paused = [], True  # a pause of its owner
+    trainer.send_weights()
+    assert (server.did, server.paused) == (MOVES, True)
 
 
 def test_sglangs_server_whose_answer_to_a_pause_is_lost_is_resumed():

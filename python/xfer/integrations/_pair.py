@@ -102,6 +102,11 @@ class WorkerSide:
                 "they must call shutdown() before other trainers come"
             )
 
+    def share(self, tell: Callable[[], Any], what: str) -> list[Any]:
+        """Call share() of the comm with the trainers. Collective."""
+        assert self._comm is not None
+        return self._comm.share(tell, what)
+
     def stay(self, info: Place, session: str, n_before: int) -> None:
         """Check that this worker is still in a session. Otherwise tell the trainers, and raise RuntimeError."""
         if self.session != session:
@@ -268,6 +273,11 @@ class TrainerSide:
 
         device = self._weights.device  # asked each time, since the weights may have moved since a meeting that failed
         self._comm = open_comm(self._store, self._info, self._session, self._info.rank, device, self._opened, look_both)
+
+    def share(self, tell: Callable[[], Any], what: str) -> list[Any]:
+        """Call share() of the comm with the other trainers and the workers. Collective."""
+        assert self._comm is not None
+        return self._comm.share(tell, what)
 
     def look(self) -> None:
         """Raise the error that keeps a rank from taking part in this session."""

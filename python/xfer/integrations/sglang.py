@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Protocol
 from unittest import mock
 
@@ -43,6 +44,7 @@ __all__ = ["HttpClient", "Meeting", "Trainer", "load", "report"]
 
 _LOADER = "xfer.integrations.sglang.load"
 _WITHOUT_DRAFT = ("NONE", "NGRAM", "UNO")  # speculative algorithms that have no draft model
+_PAUSES = "pauses"  # names the call in which workers tell of them
 _log = logging.getLogger(__name__)
 
 
@@ -188,7 +190,9 @@ class _Session:
     """
 
     def __init__(self, server: Server) -> None:
-        self.server, self.open, self._is_left, self._is_to_resume = server, "", False, False
+        self.server, self.open, self._is_left = server, "", False
+        self._is_to_resume = False
+        self._is_abandoned = False  # paused by trainers that ended before they could resume it
         self.served = Served(0, 0)
 
     def look(self, selector: str) -> None:
@@ -204,10 +208,21 @@ class _Session:
             self.server.pause()
 
     def resume(self) -> None:
-        """Resume the server if pause() has paused it."""
+        """Resume the server if pause() has paused it, or, after an update that succeeded, trainers that have ended."""
         if self._is_to_resume:
             self.server.resume()
-            self._is_to_resume = False
+            self._is_to_resume = self._is_abandoned = False
+
+    @property
+    def resumes(self) -> bool:
+        """Whether an update that succeeds resumes the server."""
+        return self._is_to_resume or self._is_abandoned
+
+    def adopt_pause(self) -> None:
+        """Note that trainers that have ended left the server paused. It has their half of an update, so it stays paused
+        until an update succeeds."""
+        _log.warning("xfer: trainers that have ended left %s paused: it resumes after this update", self.server)
+        self._is_abandoned = True
 
     def begin_to_meet(self, selector: str) -> None:
         """Begin a session in which the workers are told to meet. Any session will do for that. For a server without a
@@ -252,7 +267,7 @@ class _Session:
     def end(self) -> None:
         """End the session of an update."""
         self.server.end_weight_update()
-        self.open = ""
+        self.open, self._is_to_resume = "", self.resumes
 
     def fail(self) -> None:
         """Pause the server if its session stays open, since it must not serve half-updated weights; else resume it if
@@ -274,7 +289,8 @@ class Trainer:
     clients of all servers, on other ranks none.
 
     An error is raised on every rank and names the rank where it occurred; the next send_weights() meets the others
-    again. A server whose session had begun stays paused and in that session, which the next update continues.
+    again. A server whose session had begun stays paused and in that session, which the next update continues. So does
+    a server whose trainers end; other trainers' first update then resumes it, if xfer had paused it.
     """
 
     def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Server] = ()) -> None:
@@ -347,12 +363,21 @@ class Trainer:
             for session in self._sessions:
                 session.begin_to_meet(selector)
                 begun.append(session)
-            self._tell("target", False, self._side.meet)
+            self._tell("target", False, self._meet_side)
         except BaseException:
             with suppress(Exception):
                 _each(begun, lambda session: session.end_to_meet(False))
             raise
         _each(begun, lambda session: session.end_to_meet(True))
+
+    def _meet_side(self, look: Callable[[], None]) -> None:
+        """Meet the workers, which say whether trainers that have ended left their server paused. Collective."""
+        self._side.meet(look)
+        said = iter(self._side.share(lambda: False, _PAUSES)[self._meeting.n_trainers :])
+        for session in self._sessions:
+            mine = islice(said, session.served.tp_size * session.served.pp_size)
+            if any([*mine]) and not session.resumes:
+                session.adopt_pause()
 
     def _tell(self, selector: str, moves: bool, work: Callable[[Any], None], draft: bool = False) -> None:
         """Run work(look) while the workers of all servers take part. moves: the call brings weights."""
@@ -366,7 +391,7 @@ class Trainer:
         calls: list[tuple[Any, Callable[[], None]]] = []
         n_before = 0
         for session in self._sessions:
-            text = json.dumps(told | {"n_before": n_before}).encode()
+            text = json.dumps(told | {"n_before": n_before, "resumes": session.resumes}).encode()
             call = partial(session.server.update_weights, text, session.served.tp_size, selector, moves)
             calls.append((session.server, partial(self._drive, call)))
             n_before += session.served.tp_size * session.served.pp_size
@@ -497,19 +522,47 @@ def _destination_of(model: torch.nn.Module, table: Checkpoint, known: Any) -> Sg
     return SglangDestination(model, table) if known is None or known.is_rearranged() else known
 
 
-def _check_awake() -> None:
-    """Raise RuntimeError if the memory of the weights was released, since nobody may touch its addresses then. Only a
-    caller of load() knows that, so look for it on the stack."""
+def _manager() -> Any:
+    """Return SGLang's manager of weight updates, or None. It is among the callers of load(), which does not get it."""
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if "weights" in getattr(frame.f_locals.get("self"), "offload_tags", ()):
-            raise RuntimeError(
-                "the memory of the weights was released: call /resume_memory_occupation before an update"
-            )
+        if hasattr(frame.f_locals.get("self"), "offload_tags"):
+            return frame.f_locals["self"]
+    return None
 
 
-_side = WorkerSide(_destination_of, _check_awake)  # a process of SGLang is one worker
+def _check_awake() -> None:
+    """Raise RuntimeError if the memory of the weights was released, since nobody may touch its addresses then."""
+    if "weights" in getattr(_manager(), "offload_tags", ()):
+        raise RuntimeError("the memory of the weights was released: call /resume_memory_occupation before an update")
+
+
+class _Pause:
+    """The last pause of this worker's server that trainers made. If they end before they resume the server, the next
+    trainers do it: they cannot tell by themselves such a pause from one of the server's owner."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    @staticmethod
+    def _now() -> float | None:
+        """Return when the present pause began, or None without one."""
+        began: float | None = getattr(getattr(_manager(), "scheduler", None), "_pause_started_at", None)
+        return began
+
+    def lasts(self) -> bool:
+        """Return whether the server is still in that pause."""
+        return self._began is not None and self._began == self._now()
+
+    def note(self) -> None:
+        """Note that the present pause is of trainers."""
+        self._began = self._now()
+
+
+# A process of SGLang is one worker.
+_side = WorkerSide(_destination_of, _check_awake)
+_pause = _Pause()
 
 
 def report() -> dict[str, Any]:
@@ -521,10 +574,13 @@ def report() -> dict[str, Any]:
 def load(model: torch.nn.Module, named_tensors: list[tuple[str, torch.Tensor]]) -> None:
     """Receive an update. This is the custom weight loader, which SGLang calls in each worker. It does not raise, since
     that would end the server: errors are logged here and raised on the trainers."""
+    told: dict[str, Any] = {}
     try:
-        _receive(model, json.loads(bytes(named_tensors[0][1].tolist())))
+        told = json.loads(bytes(named_tensors[0][1].tolist()))
+        _receive(model, told)
     except Exception:
-        _log.exception("xfer: the weights are old, or half new")
+        stays = "; the server stays paused until an update succeeds, also of other trainers"
+        _log.exception("xfer: the weights are old, or half new%s", stays if told.get("resumes") else "")
 
 
 def _receive(model: torch.nn.Module, told: dict[str, Any]) -> None:
@@ -533,8 +589,12 @@ def _receive(model: torch.nn.Module, told: dict[str, Any]) -> None:
 
     meeting, at = Meeting(**told["meeting"]), get_parallel()
     n_before = told["n_before"] + at.pp_rank * at.tp_size + at.tp_rank
+    is_left = _pause.lasts()
+    if told["resumes"]:
+        _pause.note()
     if not told["moves"]:
         _side.meet(meeting, told["session"], n_before, next(model.parameters()).device)
+        _side.share(lambda: is_left, _PAUSES)
         return
     _side.stay(meeting, told["session"], n_before)
     _side.receive(model, told["version"], told["draft"])
