@@ -343,7 +343,7 @@ def test_a_server_that_does_not_answer_is_named_after_the_deadline():
 def test_what_a_part_of_a_model_derives_is_derived_anew(monkeypatch):
     """As Kimi-VL's loader has its text model do, where the whole model derives nothing."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    from xfer.integrations import sglang
+    from xfer.integrations._sglang_model import SglangDestination
 
     loader, eplb = types.ModuleType("sglang.srt.model_loader.loader"), types.ModuleType("sglang.srt.eplb")
     loader.post_load_weights = lambda model: getattr(model, "post_load_weights", lambda: None)()
@@ -368,7 +368,7 @@ def test_what_a_part_of_a_model_derives_is_derived_anew(monkeypatch):
             self.text.post_load_weights()
 
     model = Sees()
-    made = sglang.SglangDestination(model, {"text.weight": (torch.float32, (2, 2))})
+    made = SglangDestination(model, {"text.weight": (torch.float32, (2, 2))})
     assert model.text.derived is None
     made.begin()
     model.text.weight.data.fill_(3)
