@@ -22,7 +22,7 @@ from .exchange import Exchange, exchange
 from .layout import Layout, Placement, Replicate, Runs, Shard, StridedShard, format_problem, parse_problem
 from .memory import Memory, View, memory_of
 from .mesh import Mesh
-from .plan import Plan, PlanOptions, Tensors
+from .plan import Move, Plan, PlanOptions, Tensors
 from .redistribution import redistribute
 from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Rules, Side, model_path
 from .stream import stream_pointer
@@ -38,6 +38,7 @@ __all__ = [
     "Memory",
     "Mesh",
     "Model",
+    "Move",
     "Placement",
     "Plan",
     "PlanOptions",

@@ -8,9 +8,9 @@ from typing import Any
 from ._binding import structs
 from ._binding.handle import Handle
 from ._torch.memory import BoundTensors, TorchMemory
-from ._types import Array
 from .errors import StateError, described
 from .memory import TensorForm, View
+from .typing import Array
 
 __all__ = ["Bindings", "Moved", "Refusals", "Row", "is_row"]
 
@@ -169,7 +169,7 @@ class Bindings:
         moved.add(number, source, target)
         return True
 
-    def _locate(self, side: int, number: int, x: Array) -> _Located | None:
+    def _locate(self, side: int, number: int, x: Array | None) -> _Located | None:
         if x is None:
             return structs.NO_VIEW, None
         form = self._forms[side].get(number)

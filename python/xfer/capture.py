@@ -23,7 +23,7 @@ import torch
 
 from ._binding.structs import items
 from ._capture.recorder import Recorder, Write, name_of
-from ._capture.regions import Block, Dim, Strided, Unmapped, simplified, write
+from ._capture.regions import Block, Box, Dim, Strided, Unmapped, simplified, write
 from .dtypes import torch_dtype
 from .layout import Layout
 from .memory import View
@@ -103,7 +103,7 @@ class Capture:
     sources: dict[str, tuple[int, ...]] = field(default_factory=dict)
     targets: dict[str, _Form] = field(default_factory=dict)
 
-    def boxes(self, checkpoint: Mapping[str, tuple[Any, Iterable[int]]]) -> dict[str, list[TargetBox]]:
+    def boxes(self, checkpoint: Mapping[str, tuple[torch.dtype, Iterable[int]]]) -> dict[str, list[TargetBox]]:
         """Return the copies as boxes of each tensor of the checkpoint, for a layout by boxes and its view. A copy that
         is not a box becomes several, and one that repeats an element becomes one for each repetition.
 
@@ -204,7 +204,7 @@ def _boxes_of(copy: Copy, shape: tuple[int, ...]) -> list[TargetBox]:
     return found
 
 
-def _volume(box: Any) -> int:
+def _volume(box: Box) -> int:
     """Return the number of elements of a box."""
     return math.prod(hi - lo for lo, hi in zip(box.lo, box.hi, strict=True))
 
@@ -259,7 +259,7 @@ def parts_of(found: Capture, boxes: Iterable[TargetBox], dtype: Any, memory: Cal
 
 
 def destinations(
-    found: Capture, checkpoint: Mapping[str, tuple[Any, Iterable[int]]], module: torch.nn.Module
+    found: Capture, checkpoint: Mapping[str, tuple[torch.dtype, Iterable[int]]], module: torch.nn.Module
 ) -> dict[str, tuple[Layout, View]]:
     """Return, for each tensor of a checkpoint that a capture copies, this rank's boxes as a layout of its own, and
     their place in the module's real parameters: the destination of a plan. Making the plan gathers the other ranks'
@@ -282,9 +282,9 @@ def destinations(
 
 def capture(
     module: torch.nn.Module,
-    checkpoint: Mapping[str, tuple[Any, Iterable[int]]],
-    load: Callable[[Iterator[tuple[str, torch.Tensor]]], Any] | None = None,
-    after: Callable[[], Any] | None = None,
+    checkpoint: Mapping[str, tuple[torch.dtype, Iterable[int]]],
+    load: Callable[[Iterator[tuple[str, torch.Tensor]]], object] | None = None,
+    after: Callable[[], object] | None = None,
 ) -> Capture:
     """Record what loading a checkpoint does to the parameters and buffers of a module, on any device. It writes to none
     of them, but the loader may replace them.
@@ -312,7 +312,7 @@ def capture(
     return found
 
 
-def derived(module: torch.nn.Module, load: Callable[[Iterator[tuple[str, torch.Tensor]]], Any]) -> list[str]:
+def derived(module: torch.nn.Module, load: Callable[[Iterator[tuple[str, torch.Tensor]]], object]) -> list[str]:
     """Return the names of attributes, neither parameters nor buffers, that loading nothing derives from the module's
     own parameters and buffers."""
     recorder = Recorder()

@@ -9,15 +9,19 @@ import time
 from collections.abc import Callable
 from ctypes import c_int, c_void_p, create_string_buffer
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._binding.lib import lib, plugin
 from ._binding.structs import checked, sayable
 from ._comm_calls import CommCalls, Staging
 from ._rendezvous import bootstrap
-from ._types import Array
 from .errors import ArgError, TimeoutError, described
 from .memory import HOST, View
+from .typing import Communicator, Gatherer, PlainArray
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from typing_extensions import Buffer
 
 __all__ = ["Comm", "nccl_id"]
 
@@ -88,7 +92,7 @@ class Comm(CommCalls):
     @classmethod
     def host(
         cls,
-        gather: Any,
+        gather: Gatherer,
         rank: int | None = None,
         size: int | None = None,
         prefix: str = "xfer",
@@ -109,7 +113,7 @@ class Comm(CommCalls):
         return made
 
     @classmethod
-    def mpi(cls, comm: Any = None) -> Comm:
+    def mpi(cls, comm: MPI.Comm | None = None) -> Comm:
         """Make a comm of the ranks of an mpi4py communicator (default COMM_WORLD), in the same order. Host memory.
         Collective.
 
@@ -125,7 +129,7 @@ class Comm(CommCalls):
     @classmethod
     def nccl(
         cls,
-        source: Any,
+        source: Communicator,
         rank: int | None = None,
         size: int | None = None,
         device: int | None = None,
@@ -160,7 +164,7 @@ class Comm(CommCalls):
     @classmethod
     def cuda(
         cls,
-        gather: Any,
+        gather: Gatherer,
         rank: int | None = None,
         size: int | None = None,
         device: int | None = None,
@@ -186,7 +190,7 @@ class Comm(CommCalls):
 
     def _meet(
         self,
-        gather: Any,
+        gather: Gatherer,
         rank: int | None,
         size: int | None,
         prefix: str,
@@ -233,7 +237,7 @@ class Comm(CommCalls):
 
     # ---- collective calls
 
-    def share(self, tell: Callable[[], Any], what: str = "") -> list[Any]:
+    def share(self, tell: Callable[[], object], what: str = "") -> list[Any]:
         """Return the result of tell() on each rank, by rank, as JSON carries it. If tell() raises, all ranks raise, as
         for agree(). Collective; tell() itself must make no collective call. For small control data.
 
@@ -273,7 +277,7 @@ class Comm(CommCalls):
         with self._alone():
             self._now(lib.xfer_comm_check, self)
 
-    def all_gather(self, data: Any) -> list[bytes]:
+    def all_gather(self, data: Buffer) -> list[bytes]:
         """Return [bytes of rank 0, bytes of rank 1, ...]. `data` is bytes-like and has the same length on every rank.
         Collective. For small control data."""
         with self._alone():
@@ -306,16 +310,16 @@ class Comm(CommCalls):
             self._now(lib.xfer_comm_set_staging, self, staging.alloc, staging.free, staging.context)
             self._staging.append(staging)
 
-    def register(self, x: Array | None) -> None:
+    def register(self, x: PlainArray | None) -> None:
         """Let the peers map memory and keep it mapped, so that redistribute() can write straight into it. x: an array,
         or None: nothing on this rank. The memory must live until it is unregistered. Collective."""
         self._registering(lib.xfer_comm_register, x)
 
-    def unregister(self, x: Array | None) -> None:
+    def unregister(self, x: PlainArray | None) -> None:
         """Undo one register() of the same arrays on all ranks. Collective."""
         self._registering(lib.xfer_comm_unregister, x)
 
-    def _registering(self, function: Callable[..., Any], x: Array | None) -> None:
+    def _registering(self, function: Callable[..., Any], x: PlainArray | None) -> None:
         """Register or unregister an array. Collective."""
         with self._alone():
             self._collective(function, lambda: (self, None if x is None else View(x).addresses[0]), self, None)
@@ -365,6 +369,6 @@ def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None
             del error  # otherwise this frame and the error's traceback keep each other alive
 
 
-def _is_mpi(gather: Any) -> bool:
+def _is_mpi(gather: Gatherer) -> bool:
     """Return whether this is an object of mpi4py."""
     return type(gather).__module__.startswith("mpi4py")

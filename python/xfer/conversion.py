@@ -20,7 +20,7 @@ class Conversion:
     saturates.
     """
 
-    def __init__(self, made: Any) -> None:
+    def __init__(self, made: structs.Conversion) -> None:
         """made: the struct of C that a function of C returned, or that a refit has. It is copied."""
         self._struct = structs.Conversion.from_buffer_copy(made)
 

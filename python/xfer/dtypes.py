@@ -14,7 +14,7 @@ from typing import Any
 
 from ._binding.lib import lib
 from ._binding.structs import decoded
-from ._types import Dtype
+from .typing import Dtype
 
 __all__ = ["dtype_code", "dtype_name", "itemsize"]
 

@@ -15,13 +15,13 @@ from ._binding import structs
 from ._binding.lib import lib
 from ._remembered import remember
 from ._torch.memory import TorchMemory
-from ._types import Array, Stream
 from .comm import Comm
 from .errors import XferError
 from .memory import TensorForm, check_device, check_writable, locate_all, one_array
 from .plan import Plan
 from .plan_options import PlanOptions, no_options
 from .stream import used_stream
+from .typing import Array, Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -8,16 +8,16 @@ from copy import copy, deepcopy
 from ctypes import byref, c_int, c_int32, c_int64, c_size_t, create_string_buffer, pointer
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from ._binding import structs as _structs
 from ._binding.handle import DataHandle, Handle
 from ._binding.lib import lib
 from ._binding.structs import array, checked, choice, decoded, encoded, items, length, listed, needed, truth
-from ._types import Dtype
 from .dtypes import dtype_code, itemsize, name_of_code
 from .errors import ArgError
 from .mesh import Mesh
+from .typing import Dtype
 
 __all__ = [
     "Layout",
@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 Box = tuple[Sequence[int], Sequence[int]]  # lo and hi of each dim, half-open
+Range = tuple[int, int]  # the first index and the one past the last
+_WholeArray = TypeVar("_WholeArray")
 _RULES = {"chunk": 0, "balanced": 1, "even": 2}
 
 
@@ -41,7 +43,7 @@ class Placement:
     def __post_init__(self) -> None:
         self._struct()  # raises what is wrong with the placement
 
-    def _struct(self) -> Any:
+    def _struct(self) -> _structs.Placement:
         """Return the placement as C has it. Raises what is wrong with it."""
         raise TypeError("a Placement is a Replicate, Shard, StridedShard or Runs")
 
@@ -50,7 +52,7 @@ class Placement:
 class Replicate(Placement):
     """Every coordinate of the mesh axis holds the same elements."""
 
-    def _struct(self) -> Any:
+    def _struct(self) -> _structs.Placement:
         return lib.xfer_replicate()
 
 
@@ -65,7 +67,7 @@ class Shard(Placement):
     dim: int
     rule: str = "chunk"
 
-    def _struct(self) -> Any:
+    def _struct(self) -> _structs.Placement:
         return lib.xfer_shard_rule(self.dim, choice(self.rule, _RULES, "rule"))
 
 
@@ -77,7 +79,7 @@ class StridedShard(Placement):
     dim: int
     split_factor: int
 
-    def _struct(self) -> Any:
+    def _struct(self) -> _structs.Placement:
         return lib.xfer_shard_strided(self.dim, self.split_factor)
 
 
@@ -92,7 +94,7 @@ class Runs(Placement):
     local_lengths: Sequence[int]
     allow_zero: bool = False
 
-    def _struct(self) -> Any:
+    def _struct(self) -> _structs.Placement:
         if len(listed(self.local_lengths, "local_lengths")) != len(listed(self.runs, "runs")):
             raise ValueError(f"{len(self.local_lengths)} local lengths for the runs of {len(self.runs)} coordinates")
         flat = [_run(run) for coordinate in self.runs for run in listed(coordinate, "the runs of a coordinate")]
@@ -111,7 +113,7 @@ class Runs(Placement):
         return placement
 
 
-def _run(run: Any) -> Any:
+def _run(run: Sequence[int]) -> _structs.Run:
     """Return a run as C has it."""
     return _structs.Run(*items(run, 3, "a run is (global, length, local)"))
 
@@ -203,6 +205,13 @@ class Layout(DataHandle):
         layout._by_boxes = "{" in line
         return layout
 
+    @overload
+    @classmethod
+    def by_boxes(cls, mesh: None, shape: Sequence[int], dtype: Dtype, boxes: Sequence[Box]) -> Layout: ...
+    @overload
+    @classmethod
+    def by_boxes(cls, mesh: Mesh, shape: Sequence[int], dtype: Dtype, boxes: Sequence[Sequence[Box]]) -> Layout: ...
+
     @classmethod
     def by_boxes(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Dtype, boxes: Sequence[Any]) -> Layout:
         """Make a layout from the boxes of each rank, each (lo, hi), half-open: of a recorded load, or a sharded state
@@ -228,6 +237,13 @@ class Layout(DataHandle):
                 bounds += [*lo, *hi]
             first.append(first[-1] + len(of_rank))
         return cls._of_desc(lib.xfer_layout_create_boxes, mesh, shape, dtype, first, bounds)
+
+    @overload
+    @classmethod
+    def by_ranges(cls, mesh: None, shape: Sequence[int], dtype: Dtype, ranges: Range) -> Layout: ...
+    @overload
+    @classmethod
+    def by_ranges(cls, mesh: Mesh, shape: Sequence[int], dtype: Dtype, ranges: Sequence[Range]) -> Layout: ...
 
     @classmethod
     def by_ranges(cls, mesh: Mesh | None, shape: Sequence[int], dtype: Dtype, ranges: Sequence[Any]) -> Layout:
@@ -318,22 +334,28 @@ class Layout(DataHandle):
         found = tuple(index[: lib.xfer_layout_shape(self, None)])
         return None if -1 in found else found
 
-    def cut(self, whole: Any, rank: int) -> Any:
+    def cut(self, whole: _WholeArray, rank: int) -> _WholeArray | None:
         """Copy a rank's part out of a whole array. Returns a new dense array, in which ZERO elements are 0 and several
         boxes follow each other in one dim, or None if the rank is not in the mesh; calls take either as it is.
 
         whole: an array of torch, NumPy or CuPy with the layout's shape and elements of any type. Raises ValueError if
         it has another shape.
         """
-        if tuple(whole.shape) != self.shape:
-            raise ValueError(f"an array of shape {tuple(whole.shape)} for a tensor of shape {self.shape}")
+        source: Any = whole
+        if tuple(source.shape) != self.shape:
+            raise ValueError(f"an array of shape {tuple(source.shape)} for a tensor of shape {self.shape}")
         rank = 0 if self._own else rank
         try:
             _, shape, boxes = self._part(rank)
         except ArgError:
             return None
-        if hasattr(whole, "detach"):  # a tensor of torch, whose copy needs no gradient
-            whole = whole.detach()
+        if hasattr(source, "detach"):  # a tensor of torch, whose copy needs no gradient
+            source = source.detach()
+        part: _WholeArray = self._cut(source, rank, shape, boxes)
+        return part
+
+    def _cut(self, whole: Any, rank: int, shape: tuple[int, ...] | None, boxes: list[tuple[int, ...]] | None) -> Any:
+        """Do the work of cut(). shape, boxes: those of the rank's part."""
         part = _zeros(whole, (sum(math.prod(box) for box in boxes or ()),) if shape is None else shape)
         if boxes is None:
             for runs in product(*(self.runs(rank, dim) for dim in range(len(self.shape)))):

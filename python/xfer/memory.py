@@ -28,16 +28,19 @@ from ctypes import (
     py_object,
 )
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from . import dtypes
 from ._binding import structs
 from ._binding.lib import lib
 from ._binding.structs import array, listed
 from ._torch.memory import TorchMemory, torch_memory
-from ._types import Array, Dtype
 from .errors import ArgError
 from .layout import Layout
+from .typing import Array, Dtype, PlainArray
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Memory", "View", "memory_of"]
 
@@ -88,7 +91,7 @@ class TensorForm:
 
     __slots__ = ("_form", "_kind", "_n_bytes", "_size", "_strides", "view")
 
-    def __init__(self, x: Array, size: int, n_bytes: int) -> None:
+    def __init__(self, x: torch.Tensor, size: int, n_bytes: int) -> None:
         """x: the tensor. size: the bytes of one element. n_bytes: the bytes from its first element to its last."""
         self._kind, self._form, self._strides = type(x), _form(x), x.stride()
         self._size, self._n_bytes, self.view = size, n_bytes, b""
@@ -99,7 +102,7 @@ class TensorForm:
         made.view = view
         return made
 
-    def locate(self, x: Array) -> TorchMemory | None:
+    def locate(self, x: Any) -> TorchMemory | None:
         """Return the memory of a tensor that has this form, or None if `x` may differ in more than its address."""
         if type(x) is not self._kind:
             return None
@@ -114,7 +117,7 @@ class TensorForm:
         return torch_memory((x, storage, address))
 
 
-def locate_all(forms: Sequence[TensorForm | None], arrays: Sequence[Any]) -> list[TorchMemory | None] | None:
+def locate_all(forms: Sequence[TensorForm | None], arrays: Sequence[Array | None]) -> list[TorchMemory | None] | None:
     """Return the memory of each array, None where both it and its form are None. Return None instead of the list if an
     array may differ from its form in more than its address."""
     if len(arrays) != len(forms):
@@ -176,7 +179,7 @@ def _of_torch(torch: Any, x: Any) -> Memory:
 # ---- array interfaces
 
 
-def _of_interface(x: Array, interface: Any, device: int) -> Memory:
+def _of_interface(x: object, interface: Any, device: int) -> Memory:
     if not isinstance(interface, dict):
         raise TypeError(f"{x!r} is no array: its array interface is a {type(interface).__name__}")
     data = interface.get("data")
@@ -195,7 +198,7 @@ def _of_interface(x: Array, interface: Any, device: int) -> Memory:
     return Memory(address or 0, shape, tuple(strides), name, bool(read_only), device, (x, interface))
 
 
-def _device_of(x: Array) -> int:
+def _device_of(x: object) -> int:
     """Return the device of an array with `__cuda_array_interface__`, which does not tell it."""
     if hasattr(x, "__dlpack_device__"):
         return int(x.__dlpack_device__()[1])
@@ -237,7 +240,7 @@ _api.PyCapsule_IsValid.argtypes, _api.PyCapsule_IsValid.restype = (py_object, c_
 _api.PyCapsule_GetPointer.argtypes, _api.PyCapsule_GetPointer.restype = (py_object, c_char_p), c_void_p
 
 
-def _of_dlpack(x: Array) -> Memory:
+def _of_dlpack(x: Any) -> Memory:
     device_type, device_id = x.__dlpack_device__()
     if device_type not in (*_DL_HOST, *_DL_CUDA):
         raise TypeError(f"memory of DLPack device type {int(device_type)}: it is of a host or of CUDA")
@@ -288,7 +291,7 @@ _api.PyBuffer_Release.argtypes, _api.PyBuffer_Release.restype = (POINTER(_Buffer
 _FULL_RO = 0x11C
 
 
-def _of_buffer(x: Array) -> Memory:
+def _of_buffer(x: Any) -> Memory:
     view = memoryview(x)  # as long as it lives, the exporter keeps its memory in place
     if view.suboffsets:
         raise TypeError("a buffer of pointers to pointers")
@@ -300,7 +303,7 @@ def _of_buffer(x: Array) -> Memory:
     return Memory(address, shape, view.strides or _dense(shape, view.itemsize), name, view.readonly, HOST, view)
 
 
-def memory_of(x: Array) -> Memory:
+def memory_of(x: PlainArray) -> Memory:
     """Return the memory of an array. Raises TypeError for an object that is not an array in plain memory."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, getattr(torch, "Tensor", ())):
@@ -318,7 +321,7 @@ def memory_of(x: Array) -> Memory:
     if hasattr(x, "__dlpack__"):
         return _of_dlpack(x)
     try:
-        memoryview(x)
+        memoryview(x)  # type: ignore[arg-type]  # the other kinds of arrays may have a buffer
     except TypeError:
         pass
     else:
@@ -351,7 +354,12 @@ class View:
     _pieces: Any = None  # the list of addresses that C reads, if it reads a list
     _strides: Any = None
 
-    def __init__(self, x: Array, piece_dim: int | None = None, dtype: Dtype | None = None) -> None:
+    @overload
+    def __init__(self, x: PlainArray, piece_dim: None = None, dtype: Dtype | None = None) -> None: ...
+    @overload
+    def __init__(self, x: Sequence[PlainArray], piece_dim: int, dtype: Dtype | None = None) -> None: ...
+
+    def __init__(self, x: Any, piece_dim: int | None = None, dtype: Dtype | None = None) -> None:
         parts = [memory_of(x)] if piece_dim is None else _alike([memory_of(piece) for piece in x])
         one = parts[0]
         self.dtype = one.dtype if dtype is None else dtypes.dtype_name(dtype)
@@ -374,7 +382,7 @@ class View:
             self._struct = lib.xfer_view_pieces(self._pieces, len(parts), piece_dim, strides, len(one.shape))
 
     @classmethod
-    def of_boxes(cls, arrays: Sequence[Any], dtype: Dtype | None = None) -> View:
+    def of_boxes(cls, arrays: Sequence[PlainArray], dtype: Dtype | None = None) -> View:
         """Make a view of the boxes of a layout by boxes: one array for each box, of its shape, in any strides."""
         view = cls.__new__(cls)
         parts = [memory_of(x) for x in arrays]
@@ -393,7 +401,7 @@ class View:
         view._struct = lib.xfer_view_boxes(view._pieces, len(parts), view._strides, n_dims)
         return view
 
-    def dense(self) -> Any:
+    def dense(self) -> structs.View:
         """Return the view of this one array that has only its address, for parts whose boxes lie one after the
         other."""
         return lib.xfer_view_dense(self._memory[0].address)
@@ -410,14 +418,14 @@ class View:
         """The address of the first element of each piece."""
         return [p.address for p in self._memory]
 
-    def owners(self) -> list[Any]:
+    def owners(self) -> list[object]:
         """Return the objects that keep the memory of the pieces alive."""
         return [p.owner for p in self._memory]
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> NoReturn:
         raise TypeError("a View is of one array: make another")
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a View is of memory of this process: it cannot be pickled")
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, string_at
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from ._binding import structs
 from ._binding.handle import Handle
@@ -14,19 +14,35 @@ from ._binding.structs import decoded
 from ._bindings import Bindings, Moved, Refusals, Row, is_row
 from ._gc import no_collection
 from ._plan_tensors import PlanTensors, Tensors, c_rows
-from ._types import Array, Stream
 from .comm import Comm
 from .errors import StateError, TimeoutError, XferError, described
 from .memory import View, view_of
 from .plan_options import FLAGS, PlanOptions, no_options, set_options
 from .stream import stream_pointer
+from .typing import Array, Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Plan", "PlanOptions", "Tensors"]
+__all__ = ["Move", "Plan", "PlanOptions", "Tensors"]
 
 _SIDES = {"src": 0, "dst": 1}
+
+
+class Move(TypedDict):
+    """A box of one tensor that goes from one rank to another, see xfer_move. relayed: the source rank has it from
+    another one in the same run, so src_local is a place in its destination part."""
+
+    tensor: int
+    src_rank: int
+    dst_rank: int
+    lo: tuple[int, ...]
+    hi: tuple[int, ...]
+    src_local: tuple[int, ...]
+    dst_local: tuple[int, ...]
+    n_bytes: int
+    broadcast: int
+    relayed: int
 
 
 def _reference(view: View | None) -> Any:
@@ -364,16 +380,17 @@ class Plan(Handle):
             figures = self._figures
         return structs.fields_of(figures)
 
-    def moves(self) -> list[dict[str, Any]]:
+    def moves(self) -> list[Move]:
         """Return the moves in which this rank takes part, each with the fields of xfer_move. Local. Raises StateError
         while a call is in progress."""
-        moves = []
+        moves: list[Move] = []
         for i in range(self.report()["n_moves"]):
             move = structs.Move()
             self._look(lib.xfer_plan_move_get, i, byref(move))
             fields = structs.fields_of(move)
             n_dims = fields.pop("n_dims")
-            moves.append({k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()})
+            found = {k: tuple(v[:n_dims]) if hasattr(v, "__len__") else v for k, v in fields.items()}
+            moves.append(cast("Move", found))
         return moves
 
     def text(self, json: bool = False) -> str:

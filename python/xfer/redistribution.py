@@ -11,12 +11,12 @@ from ._binding import structs
 from ._binding.lib import lib
 from ._remembered import remember
 from ._torch.memory import TorchMemory
-from ._types import Array, Stream
 from .comm import Comm
 from .layout import Layout
 from .memory import TensorForm, View, view_of
 from .plan import _reference
 from .stream import used_stream
+from .typing import Array, Stream
 
 __all__ = ["redistribute"]
 

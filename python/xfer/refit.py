@@ -17,13 +17,13 @@ from ._binding import functions, structs
 from ._binding.handle import Handle
 from ._binding.lib import lib
 from ._binding.structs import array, choice, decoded, encoded, length, listed, needed, truth
-from ._types import Array, Dtype
 from .comm import Comm
 from .conversion import Conversion
 from .errors import ArgError, StateError
 from .layout import Layout
 from .memory import HOST, TensorForm, check_device, check_writable, one_array
 from .plan import Plan, PlanOptions, Tensors
+from .typing import Array, Dtype
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ._binding.structs import whole
-from ._types import Stream
+from .typing import Stream
 
 __all__ = ["stream_pointer"]
 

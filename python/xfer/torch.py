@@ -17,18 +17,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ._binding.structs import needed, truth
 from ._torch.dtensor import Description, Ranks, check_meaning, check_rank, chosen, grid_of, mesh_of, our_rank
 from ._torch.dtensor_redistribute import redistribute
 from ._torch.flat import FlatPart, flat_parts, is_flat
-from ._torch.held import Source, TrackedTensors, tensors_of
+from ._torch.held import ModuleOrState, TrackedTensors, tensors_of
 from ._torch.interleaved import refuse_interleaved
 from ._torch.layouts import grids_of, layouts_in, layouts_of, meshes_of, table_of
 from ._torch.names import Names
 from ._torch.steps import Steps
 from ._torch.tables import MergedTables, some, tables_of
-from ._types import Stream
 from .comm import Agreed, Comm
 from .conversion import Conversion
 from .errors import MismatchError
@@ -36,6 +36,7 @@ from .layout import Layout
 from .plan import Plan, PlanOptions
 from .refit import Model, Refit, Side
 from .stream import on_stream
+from .typing import Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,7 +77,7 @@ def pool_staging(comm: Comm) -> None:
 # ---- layouts
 
 
-def layout_of(tensor: Any, ranks: Ranks = None, meaning: str | None = None) -> Layout:
+def layout_of(tensor: DTensor, ranks: Ranks = None, meaning: str | None = None) -> Layout:
     """Return the layout of a DTensor: Replicate, Shard, `_StridedShard`, the order in which axes split a dim, uneven
     like torch.chunk.
 
@@ -159,8 +160,8 @@ class Transfer(Steps):
         self,
         comm: Comm,
         *,
-        source: Source | None = None,
-        target: Source | None = None,
+        source: ModuleOrState | None = None,
+        target: ModuleOrState | None = None,
         ranks: Ranks = None,
         meaning: str | None = None,
         names: str | Iterable[str] | None = None,
@@ -210,7 +211,7 @@ class Transfer(Steps):
         tensors, left = self._names.of(tensors), set(self.left_out[side])
         return {name: x for name, x in tensors.items() if name not in left} if left else tensors
 
-    def look_at(self, *, source: Source | None = None, target: Source | None = None) -> None:
+    def look_at(self, *, source: ModuleOrState | None = None, target: ModuleOrState | None = None) -> None:
         """Use other modules or state dicts, of the same names and layouts, from the next step on. Local."""
         self._tensors.replace(source, target)
 
@@ -254,8 +255,8 @@ class ModelRefit(Steps):
         train: Side | str,
         gen: Side | str,
         *,
-        source: Source | None = None,
-        target: Source | None = None,
+        source: ModuleOrState | None = None,
+        target: ModuleOrState | None = None,
         ranks: Ranks = None,
         check_replicas: bool = True,
         **options: Unpack[PlanOptions],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import byref, c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from .lib import lib
 
@@ -87,13 +87,13 @@ class Handle:
         if getattr(self, "_handle", None) and lib is not None:
             self.close()
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} has one owner: it cannot be copied")
 
-    def __deepcopy__(self, memo: object) -> Any:
+    def __deepcopy__(self, memo: object) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} has one owner: it cannot be copied")
 
-    def __reduce_ex__(self, protocol: object) -> Any:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} belongs to this process: it cannot be pickled")
 
     def _repr(self, what: str) -> str:

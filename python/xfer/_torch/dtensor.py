@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from .._binding.structs import listed
 from ..comm import Comm
@@ -207,7 +208,7 @@ class Description:
     is_view: bool
 
     @classmethod
-    def of(cls, tensor: Any) -> Description:
+    def of(cls, tensor: DTensor) -> Description:
         """Return the description of a DTensor."""
         if not hasattr(tensor, "device_mesh"):
             raise TypeError(f"a {type(tensor).__name__} is no DTensor")

@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 
 from .._binding.structs import needed
 from .._remembered import remember
-from .._types import Stream
 from ..comm import Comm
 from ..dtypes import dtype_name, torch_dtype
 from ..errors import MismatchError
@@ -22,6 +21,7 @@ from ..layout import Layout, Placement
 from ..memory import View
 from ..redistribution import Located, Sides, redistribute_located, redistribute_sides
 from ..stream import on_stream
+from ..typing import Stream
 from .dtensor import (
     MEANINGS,
     Description,

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -20,9 +20,9 @@ from .addresses import Places
 from .dtensor import check_specs, spec_of
 from .flat import FlatPart, flat_parts, is_flat
 
-__all__ = ["Source", "TrackedTensors", "local_part", "readable", "tensors_of"]
+__all__ = ["ModuleOrState", "TrackedTensors", "local_part", "readable", "tensors_of"]
 
-Source = Any  # a torch.nn.Module, or a state dict
+ModuleOrState: TypeAlias = torch.nn.Module | Mapping[str, Any]  # the latter is a state dict
 Check = Callable[[dict[str, Any]], None]
 Select = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -48,7 +48,7 @@ def _named(module: torch.nn.Module) -> dict[str, Any]:
     return state
 
 
-def tensors_of(source: Source) -> dict[str, Any]:
+def tensors_of(source: ModuleOrState) -> dict[str, Any]:
     """Return the tensors of a module or a state dict by name, and a FlatPart for each that FSDP1 or ZeRO-3 cut."""
     if isinstance(source, torch.nn.Module):
         source = _named(source)
@@ -143,7 +143,7 @@ class _Seen:
 class _TrackedSide:
     """The tensors that this rank has of a source or of a target."""
 
-    def __init__(self, name: str, tensors: Source | None, check: Check, select: Select) -> None:
+    def __init__(self, name: str, tensors: ModuleOrState | None, check: Check, select: Select) -> None:
         self.source, self._name = tensors, name
         self._is_target = name == "target"
         self._check, self._select = check, select
@@ -203,8 +203,8 @@ class TrackedTensors:
 
     def __init__(
         self,
-        source: Source | None,
-        target: Source | None,
+        source: ModuleOrState | None,
+        target: ModuleOrState | None,
         check: Callable[[int, dict[str, Any]], None] = lambda *_: None,
         select: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda _, tensors: tensors,
     ) -> None:
@@ -219,7 +219,7 @@ class TrackedTensors:
         """The local memory of the source's tensors and of the target's, by name."""
         return [side.parts for side in self._sides]
 
-    def replace(self, source: Source | None, target: Source | None) -> None:
+    def replace(self, source: ModuleOrState | None, target: ModuleOrState | None) -> None:
         """Use another source or target from the next step on; None stands for the same as before."""
         for side, new in zip(self._sides, (source, target), strict=True):
             side.source = side.source if new is None else new

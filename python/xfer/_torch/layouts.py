@@ -17,7 +17,7 @@ from ..memory import check_plain
 from ..mesh import Mesh
 from .dtensor import Description, Grid, Ranks, chosen, grid_of, our_rank
 from .flat import FlatPart
-from .held import Source, tensors_of
+from .held import ModuleOrState, tensors_of
 from .tables import MergedTables, Meshes, Table
 
 __all__ = ["grids_of", "layouts_in", "layouts_of", "meshes_of", "table_of", "whole"]
@@ -37,7 +37,7 @@ def grids_of(tensors: Mapping[str, Any], ranks: Ranks) -> dict[DeviceMesh, tuple
     return {mesh: (grid_of(mesh, ranks), name) for mesh, name in first.items()}
 
 
-def meshes_of(source: Source, ranks: Ranks = None) -> dict[str, Any]:
+def meshes_of(source: ModuleOrState, ranks: Ranks = None) -> dict[str, Any]:
     """Return the meshes of this rank's DTensors, by the first name that lies on each, in a form that JSON can hold.
     layouts_of() takes those of all ranks."""
     return {name: [grid.sizes, grid.ranks] for grid, name in grids_of(tensors_of(source), ranks).values()}
@@ -67,7 +67,7 @@ def _each(tensors: Mapping[str, Any], layout: Callable[[str, Any], Layout]) -> d
 
 
 def layouts_of(
-    source: Source,
+    source: ModuleOrState,
     ranks: Ranks = None,
     meshes: Sequence[dict[str, Any] | None] | None = None,
     meaning: str | None = None,

@@ -3,9 +3,9 @@ they differed, ranks that should hold the same would not."""
 
 from __future__ import annotations
 
-from .._types import Stream
 from ..errors import MismatchError
 from ..plan import Plan
+from ..typing import Stream
 
 __all__ = ["compare_replicas", "has_replicas"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from .._types import Stream
 from ..errors import XferError
 from ..plan import Plan
+from ..typing import Stream
 from .replicas import compare_replicas
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from ._threads import DaemonThread
 
 __all__ = ["Bucket", "BucketEngine"]
 
-Bucket = list[tuple[str, Any]]
+Bucket = list[tuple[str, torch.Tensor]]
 
 
 @dataclass

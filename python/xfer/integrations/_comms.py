@@ -9,6 +9,7 @@ from typing import Any
 
 from ..comm import Comm
 from ..errors import CommError, MismatchError, TimeoutError, XferError
+from ..typing import Group
 
 __all__ = ["comm_of", "drop_comm", "dropped_if_broken", "is_in_use", "known_comm", "left_comm", "used_comm"]
 
@@ -18,13 +19,13 @@ _asked_for: weakref.WeakSet[Comm] = weakref.WeakSet()  # returned by comm_of(), 
 _NO_MEMBER = -100  # torch.distributed.GroupMember.NON_GROUP_MEMBER
 
 
-def _is_of_cpu(group: Any) -> bool:
+def _is_of_cpu(group: Group) -> bool:
     """Return whether this is a torch ProcessGroup without NCCL."""
     name = getattr(group, "name", None)
     return callable(name) and "nccl" not in str(name()).lower() and hasattr(group, "rank")
 
 
-def _made(group: Any) -> Comm:
+def _made(group: Group) -> Comm:
     """Make the comm of a group. Collective."""
     if group is None:
         raise TypeError("the group is None: pass a ProcessGroup, a Communicator or a Comm")
@@ -38,7 +39,7 @@ def _made(group: Any) -> Comm:
     return Comm.host(group) if _is_of_cpu(group) else Comm.nccl(group)
 
 
-def comm_of(group: Any) -> Comm:
+def comm_of(group: Group) -> Comm:
     """Return the comm of a group. The first call makes it, and is collective over the group.
 
     group: a Comm (it is returned), a torch ProcessGroup (of gloo: host memory; of NCCL: GPUs), an nccl4py Communicator
@@ -49,7 +50,7 @@ def comm_of(group: Any) -> Comm:
     return comm
 
 
-def _comm(group: Any) -> Comm:
+def _comm(group: Group) -> Comm:
     """Return the comm of a group, without noting that it was asked for."""
     if isinstance(group, Comm):
         return group
@@ -65,7 +66,7 @@ def _comm(group: Any) -> Comm:
     return comm
 
 
-def used_comm(group: Any, token: object) -> Comm:
+def used_comm(group: Group, token: object) -> Comm:
     """Return the comm of a group for an object that uses it until it calls left_comm() with the same token. All ranks
     must make the same calls: how long a comm lives must not depend on when an object is collected on one rank."""
     comm = _comm(group)
@@ -73,7 +74,7 @@ def used_comm(group: Any, token: object) -> Comm:
     return comm
 
 
-def left_comm(group: Any, token: object, closes: bool = False) -> None:
+def left_comm(group: Group, token: object, closes: bool = False) -> None:
     """Note that an object has stopped using the comm of a group. closes: also close the comm, as drop_comm() does,
     unless another such object uses it or comm_of() has returned it."""
     comm = known_comm(group)
@@ -84,7 +85,7 @@ def left_comm(group: Any, token: object, closes: bool = False) -> None:
         drop_comm(group)
 
 
-def known_comm(group: Any) -> Comm | None:
+def known_comm(group: Group) -> Comm | None:
     """Return the comm that was made for a group, or None."""
     if isinstance(group, Comm):
         return group
@@ -92,7 +93,7 @@ def known_comm(group: Any) -> Comm | None:
     return None if kept is None else kept[1]
 
 
-def drop_comm(group: Any) -> None:
+def drop_comm(group: Group) -> None:
     """Close the comm that comm_of() made for a group, if any: before the group is destroyed, or once it has failed.
     Call it on all ranks; no rank waits for another."""
     kept = _kept.pop(group if isinstance(group, int) else id(group), None)

@@ -18,6 +18,7 @@ from ..capture import Capture, TargetBox, capture, derived, parts_of
 from ..dtypes import dtype_name, torch_dtype
 from ..layout import Layout
 from ..memory import View
+from ._report import WorkerReport
 
 __all__ = ["Checkpoint", "Destination", "bytes_of", "form_of", "kept", "parameters_of", "split"]
 
@@ -298,7 +299,7 @@ class Destination:
         """Return how a layer receives its weights."""
         return "in place"
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> WorkerReport:
         """Return the number of bytes by kind, and the tensors and parameters that are left over."""
         n_bytes = {"by the loader": 0}
         for name, boxes in self.boxes.items():

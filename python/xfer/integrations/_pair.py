@@ -21,7 +21,7 @@ from ..comm import Agreed, Comm
 from ..dtypes import torch_dtype
 from ..plan import Tensors
 from ._meeting import Place, at_work, listening, lives, look_for_failure, not_met, open_comm, open_store, who
-from ._report import how_weights_come, left_over
+from ._report import LeftOver, TrainerReport, WaysOfWorker, WorkerReport, how_weights_come, left_over
 from ._source import Source
 from ._update import Needs, Update, Views, on_this_rank, plan_portions
 
@@ -56,7 +56,7 @@ class WorkerSide:
         """destination_of: returns the destination of a model for a checkpoint; it also receives the model's destination
         from an earlier update with the same checkpoint, or None. check: raises if the weights may not be touched."""
         self._destination_of, self._check = destination_of, check
-        self.report: dict[str, Any] = {}
+        self.report: WorkerReport = {"bytes": {}, "unused": [], "missing": {}}
         self.failed = ""
         self.session = ""
         self._trainers: Place | None = None
@@ -234,7 +234,7 @@ class TrainerSide:
         self._opened = ExitStack()  # closes the comm
         self._updates: dict[bool, Update] = {}  # True: of the draft model
         self._session = ""
-        self.report: dict[str, Any] = {}
+        self.report: TrainerReport = {"unused": [], "missing": {}, "workers": {}}
         self._be_alone: Callable[[], None] = lambda: None
 
     @classmethod
@@ -318,11 +318,14 @@ class TrainerSide:
         self._updates[is_draft] = Update(self._comm, portions, compares, begin, self._weights.views_of)
         return self._updates[is_draft]
 
-    def _make_report(self, left: dict[str, Any], workers: dict[int, Any]) -> None:
+    def _make_report(self, left: LeftOver, workers: dict[int, WaysOfWorker]) -> None:
         """Set `report`, and let rank 0 warn of what is left over."""
-        by_rank = left | {"workers": workers}
         n = self._info.n_trainers
-        self.report = by_rank | {key: {r - n: x for r, x in by_rank[key].items()} for key in ("missing", "workers")}
+        self.report = {
+            "unused": left["unused"],
+            "missing": {rank - n: names for rank, names in left["missing"].items()},
+            "workers": {rank - n: ways for rank, ways in workers.items()},
+        }
         if self._info.rank != 0:
             return
         missing = list(dict.fromkeys(chain.from_iterable(left["missing"].values())))

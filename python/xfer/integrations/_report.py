@@ -6,19 +6,55 @@ import re
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..comm import Comm
 
 if TYPE_CHECKING:
     from ._destination import Destination
 
-__all__ = ["how_weights_come", "left_over"]
+__all__ = ["LeftOver", "TrainerReport", "WaysOfWorker", "WorkerReport", "how_weights_come", "left_over"]
+
+
+class _WithLayers(TypedDict, total=False):
+    layers: dict[str, str]
+
+
+class WorkerReport(_WithLayers):
+    """How a worker receives its weights, according to its last plan. bytes: by kind. unused: the tensors that its
+    loader does not use. missing: its parameters that receive nothing or not everything, with how many elements.
+    layers: in vLLM, the way of each layer with its reason."""
+
+    bytes: dict[str, int]
+    unused: list[str]
+    missing: dict[str, int]
+
+
+class WaysOfWorker(TypedDict):
+    """A short form of a WorkerReport. layers: under each way the names of the layers, with * for numbers."""
+
+    bytes: dict[str, int]
+    layers: dict[str, list[str]]
+
+
+class LeftOver(TypedDict):
+    """What an update leaves over. unused: the tensors that no worker's loader reads. missing: by rank, the parameters
+    of a worker that receive nothing or not everything."""
+
+    unused: list[str]
+    missing: dict[int, list[str]]
+
+
+class TrainerReport(LeftOver):
+    """What the trainers know of the workers' last plans, by worker. workers: how each of them receives its weights."""
+
+    workers: dict[int, WaysOfWorker]
+
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
-def left_over(comm: Comm, names: Iterable[str], destination: Destination | None) -> dict[str, Any]:
+def left_over(comm: Comm, names: Iterable[str], destination: Destination | None) -> LeftOver:
     """Return what an update leaves over: {"unused": names that no worker's loader reads, "missing": by rank, the
     parameters of a worker that receive nothing or not everything}. Collective.
 
@@ -51,7 +87,7 @@ def left_over(comm: Comm, names: Iterable[str], destination: Destination | None)
     return {"unused": unused, "missing": {rank: told[1] for rank, told in said.items() if told[1]}}
 
 
-def how_weights_come(comm: Comm, report: dict[str, Any] | None) -> dict[int, Any]:
+def how_weights_come(comm: Comm, report: WorkerReport | None) -> dict[int, WaysOfWorker]:
     """Return, by rank, a short form of what each worker reports: "bytes" by kind, and "layers", which lists under each
     way of receiving weights the names of the layers, with * for numbers. Collective.
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from .._torch.addresses import Places
 from .._torch.dtensor import check_specs, spec_of
 from .._torch.flat import FlatPart
-from .._torch.held import local_part, tensors_of
+from .._torch.held import ModuleOrState, local_part, tensors_of
 from .._torch.layouts import layouts_in, table_of
 from .._torch.tables import MergedTables, Meshes, Table
 from ..layout import Layout
@@ -26,16 +26,17 @@ class Source:
     """The weights of a module or a state dict. DTensors, and what FSDP1 or ZeRO-3 cut, are sent as they lie; any other
     tensor is whole on each trainer that has it."""
 
-    def __init__(self, source: Any, n_trainers: int, passing: bool = False) -> None:
+    def __init__(self, source: ModuleOrState, n_trainers: int, passing: bool = False) -> None:
         """passing: whether the memory of the tensors exists for one update only, so that no process may keep it
         mapped."""
-        self._source, self._everywhere = source, range(n_trainers)
+        self._source: Any = source
+        self._everywhere = range(n_trainers)
         self._parts: dict[str, Any] = {}
         self._specs: dict[str, Any] = {}  # as they were planned
         self.passing = passing
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         """The device that the weights lie on."""
         first = next(iter(tensors_of(self._source).values()), None)
         if first is None:
@@ -118,12 +119,12 @@ class SelfSaying(Source):
     """A source that itself says which ranks hold what, without meshes of torch."""
 
     @property
-    def device(self) -> Any:
+    def device(self) -> torch.device:
         """The current device."""
         return current_device()
 
 
-def current_device() -> Any:
+def current_device() -> torch.device:
     """Return the current GPU, or the CPU if there is none."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 

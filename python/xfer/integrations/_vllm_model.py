@@ -30,6 +30,7 @@ from vllm.model_executor.model_loader.reload import layerwise, meta
 
 from ..capture import TargetBox, lies_otherwise
 from ._destination import Checkpoint, Destination, bytes_of, form_of, parameters_of, split
+from ._report import WorkerReport
 from ._vllm_experts import followed, layers_of, moved, slots_of
 
 __all__ = ["VllmDestination", "Way", "check_awake"]
@@ -418,6 +419,6 @@ class VllmDestination(Destination):
     def _kind(self, layer: str) -> str:
         return self.ways[layer].kind
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> WorkerReport:
         """Return the number of bytes by kind, and for each layer how it receives its weights and why."""
-        return super().report() | {"layers": {name: f"{way.kind}: {way.why}" for name, way in self.ways.items()}}
+        return {**super().report(), "layers": {name: f"{way.kind}: {way.why}" for name, way in self.ways.items()}}

@@ -15,12 +15,17 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..conversion import Conversion
 from ..layout import Layout
 from ..memory import View
 from ..mesh import Mesh
+from ..typing import Dtype
+
+if TYPE_CHECKING:
+    import torch
+    from deepspeed.checkpoint.affine import ParamAffineMap
 
 __all__ = ["AffineShard", "shards_of"]
 
@@ -40,7 +45,11 @@ class AffineShard:
     """
 
     def __init__(
-        self, affine_map: Any, ranks: Sequence[Sequence[int]], memory: Any = None, rank: int | None = None
+        self,
+        affine_map: ParamAffineMap | Mapping[str, Any],
+        ranks: Sequence[Sequence[int]],
+        memory: torch.Tensor | None = None,
+        rank: int | None = None,
     ) -> None:
         told = affine_map if isinstance(affine_map, Mapping) else affine_map.to_dict()
         self.shape = tuple(told["logical_shape"])
@@ -79,13 +88,15 @@ class AffineShard:
             raise ValueError(f"{piece} is not within a parameter of shape {self.shape} and a shard of {tuple(shard)}")
         return tuple(lo), hi
 
-    def layout(self, dtype: Any = None) -> Layout:
+    def layout(self, dtype: Dtype | None = None) -> Layout:
         """Return which ranks hold what of the parameter. dtype: of the shards; needed on a rank without a shard."""
-        if dtype is None and self._memory is None:
-            raise ValueError("this rank has no shard to take the dtype from: pass it, layout(dtype)")
+        if dtype is None:
+            if self._memory is None:
+                raise ValueError("this rank has no shard to take the dtype from: pass it, layout(dtype)")
+            dtype = self._memory.dtype
         everywhere = [rank for group in self._ranks for rank in group]
         boxes = [self._boxes[number] for _ in self._ranks for number in sorted(self._boxes)]
-        return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype or self._memory.dtype, boxes)
+        return Layout.by_boxes(Mesh([len(everywhere)], everywhere), self.shape, dtype, boxes)
 
     def view(self) -> View | None:
         """Return where this rank's boxes lie, or None if it has none."""
@@ -130,7 +141,7 @@ def _name(pattern: str) -> str:
 
 
 def shards_of(
-    module: Any, tp_ranks: Sequence[Sequence[int]], ep_ranks: Sequence[Sequence[int]] = ()
+    module: torch.nn.Module, tp_ranks: Sequence[Sequence[int]], ep_ranks: Sequence[Sequence[int]] = ()
 ) -> dict[str, AffineShard]:
     """Return the shards, by name, of the parameters of a module that AutoTP or AutoEP has sharded.
 

@@ -9,14 +9,14 @@ from and into the tensors that Megatron passes, with any strides.
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
+import torch.distributed
 from megatron.core.resharding.copy_services.base import CopyService
 
 from .._torch.steps import Steps
-from .._types import Stream
 from ..comm import Comm
 from ..exchange import Exchange, Operations, _Sides, exchange
+from ..typing import Group, Stream
 from ._comms import dropped_if_broken, left_comm, used_comm
 
 __all__ = ["XferCopyService"]
@@ -90,24 +90,22 @@ class XferCopyService(CopyService):
     requires_process_group_barrier = False  # run() returns when this rank's part is done, in stream order
     supports_idle_ranks = True
 
-    def __init__(self, group: Any = None, offloads: bool = False) -> None:
+    def __init__(self, group: Group | None = None, offloads: bool = False) -> None:
         if group is None:
-            import torch.distributed
-
             group = torch.distributed.group.WORLD
         self._token = object()
         self.group, self.offloads, comm = group, offloads, used_comm(group, self._token)
         self.rank, self.world_size = comm.rank, comm.size
-        self._sends: list[tuple[int, int, Any]] = []
-        self._recvs: list[tuple[int, int, Any]] = []
+        self._sends: list[tuple[int, int, torch.Tensor]] = []
+        self._recvs: list[tuple[int, int, torch.Tensor]] = []
         self._counts: dict[tuple[str, int, int | None], int] = {}  # how many operations have this side, peer and id
 
-    def submit_send(self, src_tensor: Any, dest_rank: int, task_id: int | None = None) -> None:
+    def submit_send(self, src_tensor: torch.Tensor, dest_rank: int, task_id: int | None = None) -> None:
         """Add a tensor to be sent. Without an id, the i-th send to a rank matches its i-th receive from this rank. The
         same holds among operations with one id, such as a weight and its scales, which a transform submits."""
         self._sends.append((dest_rank, self._number("to", dest_rank, task_id), src_tensor))
 
-    def submit_recv(self, dest_tensor: Any, src_rank: int, task_id: int | None = None) -> None:
+    def submit_recv(self, dest_tensor: torch.Tensor, src_rank: int, task_id: int | None = None) -> None:
         """Add a tensor to be received, the other end of a submit_send()."""
         self._recvs.append((src_rank, self._number("from", src_rank, task_id), dest_tensor))
 

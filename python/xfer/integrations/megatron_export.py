@@ -11,9 +11,9 @@ Source: Megatron-Bridge 0.6.2, models/conversion/auto_bridge.py.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from ..dtypes import dtype_name
 from ..layout import Layout
 from ._source import SelfSaying
 from ._taken import taken
+
+if TYPE_CHECKING:
+    from megatron.bridge import AutoBridge
 
 __all__ = ["ExportedSource"]
 
@@ -39,7 +42,7 @@ class ExportedSource(SelfSaying):
     bridge does not do.
     """
 
-    def __init__(self, bridge: Any, models: list[Any], **options: Any) -> None:
+    def __init__(self, bridge: AutoBridge, models: Sequence[torch.nn.Module], **options: Any) -> None:
         self._rank, self._size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         super().__init__({}, self._size, passing=True)
         for model in models:
@@ -78,7 +81,7 @@ class ExportedSource(SelfSaying):
         """Return the layouts of this rank's share. Each tensor is whole on the rank that sends it."""
         return {name: whole(shape, dtype, merged.ranks_of(name)) for name, (dtype, shape) in self._share.items()}
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, torch.Tensor]:
         """Export, and return this rank's share."""
         return taken((name, tensor) for name, tensor in self._export() if name in self._share)
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._binding.structs import truth
 from .._torch.steps import Steps
-from .._types import Stream
 from ..comm import Agreed, Comm
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout
 from ..memory import View, memory_of
 from ..plan import Plan, PlanOptions
+from ..typing import Group, Stream
 from ._comms import drop_comm, dropped_if_broken, is_in_use, left_comm, used_comm
 
 if TYPE_CHECKING:
@@ -183,10 +183,10 @@ class StateTransfer(Steps):
 
     def __init__(
         self,
-        group: Any,
+        group: Group,
         *,
-        source: Any = None,
-        target: Any = None,
+        source: Mapping[str, Any] | None = None,
+        target: Mapping[str, Any] | None = None,
         check_replicas: bool = True,
         **options: Unpack[PlanOptions],
     ) -> None:

@@ -49,13 +49,13 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         return self._listen() if torch.distributed.get_rank() == 0 else {}
 
     def init_policy_process_group(
-        self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
+        self, *, worker_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> None:
         """Meet the other policy ranks and the workers. Collective."""
         self._join(worker_rank, train_world_size + rollout_world_size, train_world_size, metadata[0])
 
     def init_rollout_process_group(
-        self, *, rollout_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[Any]
+        self, *, rollout_rank: int, train_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> None:
         """Meet the policy ranks and the other workers. Collective."""
         size = train_world_size + rollout_world_size
@@ -65,7 +65,7 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         """Leave the others; the next update meets again. NeMo-RL's shutdown() also calls this after a failed update."""
         self._thread.submit(self._leave).result()
 
-    async def send_weights(self, weights: Generator[tuple[str, Any], None, None]) -> None:
+    async def send_weights(self, weights: Generator[tuple[str, torch.Tensor], None, None]) -> None:
         """Send all tensors. Collective over the policy ranks, each of which passes all tensors. An error is raised on
         every rank."""
         await self._send(weights)

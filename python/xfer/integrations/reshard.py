@@ -16,22 +16,48 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from .._binding.structs import listed, whole
-from .._types import Stream
 from ..dtypes import dtype_name
 from ..errors import MismatchError
 from ..layout import Layout, Placement, Replicate, Shard
 from ..memory import memory_of
 from ..mesh import Mesh
 from ..redistribution import Sides, redistribute_again
+from ..typing import Dtype, Group, PlainArray, Stream
 from ._comms import comm_of, drop_comm
 
 __all__ = ["drop_comm", "reshard", "xferdtensor"]
 
 Axes = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, and ranks row-major
 Cuts = tuple[int | None, ...]  # the dim that each mesh axis cuts, or None
+
+
+class HasMesh(Protocol):
+    """A mesh of torch or of a framework, whose `mesh` is a tensor or an array of ranks."""
+
+    @property
+    def mesh(self) -> Any: ...
+
+
+class M2nMesh(Protocol):
+    """A mesh of NCCL M2N, whose ranks are consecutive."""
+
+    @property
+    def dims(self) -> Sequence[int]: ...
+    @property
+    def start_rank(self) -> int: ...
+
+
+class HasLocalTensor(Protocol):
+    """A tensor of NeMo-RL: its global shape, and as `_local_tensor` this rank's part."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+AnyMesh: TypeAlias = Sequence[Any] | HasMesh | M2nMesh  # the first is nested lists of ranks
 
 
 def _axes(mesh: Any) -> Axes:
@@ -161,21 +187,21 @@ def _sides(src: Any, dst: Any, global_shape: Sequence[int] | None) -> Sides:
 
 
 def reshard(
-    src: Any,
-    dst: Any,
-    comm: Any,
+    src: PlainArray | None,
+    dst: PlainArray | None,
+    comm: Group,
     stream: Stream | None = None,
     *,
-    src_mesh: Any,
-    src_placements: Sequence[Any],
-    dst_mesh: Any,
-    dst_placements: Sequence[Any],
+    src_mesh: AnyMesh,
+    src_placements: Sequence[object],
+    dst_mesh: AnyMesh,
+    dst_placements: Sequence[object],
     global_shape: Sequence[int] | None = None,
     src_local_shape: Sequence[int] | None = None,
-    src_dtype: Any = None,
+    src_dtype: Dtype | None = None,
     dst_local_shape: Sequence[int] | None = None,
-    dst_dtype: Any = None,
-    handle: Any = None,
+    dst_dtype: Dtype | None = None,
+    handle: object = None,
 ) -> None:
     """Move one tensor from the source mesh to the destination mesh. Collective over all ranks of the comm.
 
@@ -197,13 +223,13 @@ def reshard(
 
 
 def xferdtensor(
-    src_tensor: Any,
-    src_mesh: Any,
-    src_placement: Sequence[Any],
-    dst_tensor: Any,
-    dst_mesh: Any,
-    dst_placement: Sequence[Any],
-    process_group: Any,
+    src_tensor: HasLocalTensor | None,
+    src_mesh: AnyMesh,
+    src_placement: Sequence[object],
+    dst_tensor: HasLocalTensor | None,
+    dst_mesh: AnyMesh,
+    dst_placement: Sequence[object],
+    process_group: Group,
     stream: Stream | None = None,
 ) -> None:
     """Move one tensor from the source mesh to the destination mesh, with the parameters of NeMo-RL's function. A tensor

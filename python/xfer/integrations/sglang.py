@@ -27,10 +27,12 @@ from typing import Any
 
 import torch
 
+from .._torch.held import ModuleOrState
 from ._calls import beside
 from ._destination import Checkpoint
 from ._meeting import check_ranks
 from ._pair import TrainerSide, WorkerSide
+from ._report import TrainerReport, WorkerReport
 from ._sglang_model import SglangDestination
 from ._sglang_server import HttpClient, Served, Server, Session
 from ._source import Source
@@ -79,7 +81,7 @@ class Trainer:
     a server whose trainers end; other trainers' first update then resumes it, if xfer had paused it.
     """
 
-    def __init__(self, meeting: Meeting, source: Any, servers: Sequence[Server] = ()) -> None:
+    def __init__(self, meeting: Meeting, source: ModuleOrState | Source, servers: Sequence[Server] = ()) -> None:
         if (meeting.rank == 0) != bool(servers):
             raise ValueError(
                 f"trainer {meeting.rank} has {len(servers)} servers: give all of them to rank 0, and none to others"
@@ -91,7 +93,7 @@ class Trainer:
         self._name, self._version, self._is_shut_down = "", 0, False
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> TrainerReport:
         """What the last plan leaves over, and how workers receive their weights. "unused" lists the tensors that no
         worker's loader uses. "missing" has, for each worker, its parameters that receive nothing or not everything.
         "workers" has, for each worker, the "bytes" of each kind."""
@@ -261,7 +263,7 @@ _side = WorkerSide(_destination_of, _check_awake)
 _pause = _Pause()
 
 
-def report() -> dict[str, Any]:
+def report() -> WorkerReport:
     """Return how many bytes this worker receives in each way, according to its last plan, and what of checkpoint and
     model is left over."""
     return _side.report

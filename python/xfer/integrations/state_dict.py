@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from .._torch.dtensor import Ranks
-from .._types import Stream
+from .._torch.held import ModuleOrState
 from ..comm import Comm
 from ..torch import Transfer
+from ..typing import Group, Stream
 from ._comms import comm_of, drop_comm, dropped_if_broken, is_in_use, known_comm
 
 __all__ = ["drop_comm", "drop_state_dict", "pull_state_dict", "push_state_dict"]
@@ -31,7 +32,7 @@ class _Kept(Transfer):
             super()._move(version, stream)
 
 
-def _move(group: Any, key: str, version: int | None, options: dict[str, Any], **side: Any) -> None:
+def _move(group: Group, key: str, version: int | None, options: dict[str, Any], **side: Any) -> None:
     """Make or find the transfer of a key, and move its weights. options: for a new transfer. side: this rank's source
     or target."""
     comm = comm_of(group)
@@ -52,8 +53,8 @@ def _move(group: Any, key: str, version: int | None, options: dict[str, Any], **
 
 
 def push_state_dict(
-    state_dict: Any,
-    group: Any,
+    state_dict: ModuleOrState,
+    group: Group,
     key: str = "model",
     version: int | None = None,
     ranks: Ranks = None,
@@ -75,13 +76,13 @@ def push_state_dict(
 
 
 def pull_state_dict(
-    state_dict: Any, group: Any, key: str = "model", version: int | None = None, ranks: Ranks = None
+    state_dict: ModuleOrState, group: Group, key: str = "model", version: int | None = None, ranks: Ranks = None
 ) -> None:
     """Receive the weights into the tensors of `state_dict`, in place. See push_state_dict()."""
     _move(group, key, version, {"ranks": ranks}, target=state_dict)
 
 
-def drop_state_dict(group: Any, key: str = "model") -> None:
+def drop_state_dict(group: Group, key: str = "model") -> None:
     """Forget a transfer, so that the next call plans it again. Call it on all ranks between the same two moves; no rank
     waits for another. If a rank did not call it, the next move fails on all ranks, and the one after it plans again."""
     comm = known_comm(group)

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import register_vllm
 from ._source import Source
 from ._taken import taken
 from .vllm import XferTrainerEngine, XferTrainerInitInfo
 from .vllm_http import HttpClient
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["HttpClient", "XferWeightTransfer"]
 
@@ -32,7 +35,7 @@ class XferWeightTransfer:
 
     def __init__(
         self,
-        server: Any,
+        server: str | HttpClient,
         n_workers: int | None = None,
         address: str = "127.0.0.1",
         port: int = 29610,
@@ -54,7 +57,7 @@ class XferWeightTransfer:
         """Pause the server's generation."""
         self._client.pause()
 
-    def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Send all tensors. Returns when the workers have them."""
         try:
             self._state.update(taken((name, tensor.detach()) for name, tensor in iterator))

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import aclosing
 from typing import Any
 
+import torch
 from verl.checkpoint_engine.base import CheckpointEngine, CheckpointEngineRegistry
 
 from ._buckets import BucketEngine
@@ -70,13 +71,13 @@ class XferCheckpointEngine(BucketEngine, CheckpointEngine):
         """Does nothing: the ranks keep their comm between updates, until one fails."""
 
     async def send_weights(
-        self, weights: Generator[tuple[str, Any], None, None], global_steps: int | None = None
+        self, weights: Generator[tuple[str, torch.Tensor], None, None], global_steps: int | None = None
     ) -> None:
         """Send all tensors. Collective over the actor ranks, each of which passes all tensors. An error is raised on
         every rank; the next update meets again."""
         await self._send(weights)
 
-    async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, Any], None]:
+    async def receive_weights(self, global_steps: int | None = None) -> AsyncGenerator[tuple[str, torch.Tensor], None]:
         """Yield the tensors that arrive. Each belongs to the caller."""
         async with aclosing(self._received()) as buckets:
             async for bucket in buckets:

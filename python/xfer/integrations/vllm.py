@@ -13,11 +13,12 @@ _vllm_model.VllmDestination decides how each layer receives its weights, and the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, Union
 
 from . import _no_pair
 
@@ -27,12 +28,19 @@ try:
 except ImportError as error:
     raise _no_pair(error) from error
 
+from .._torch.held import ModuleOrState
 from ._calls import beside
 from ._meeting import check_ranks
 from ._pair import TrainerSide, WorkerSide
+from ._report import TrainerReport, WorkerReport
+from ._source import Source
 from ._vllm_source import source_of
 
-__all__ = ["XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig, WeightTransferConfig
+
+__all__ = ["Client", "XferTrainerEngine", "XferTrainerInitInfo", "XferWorkerEngine"]
 
 
 # ---- how trainers and workers meet
@@ -107,7 +115,9 @@ class XferWorkerEngine(WeightTransferEngine):
     update_info_cls = XferUpdateInfo
     supports_draft_weight_update = True
 
-    def __init__(self, config: Any, vllm_config: Any, device: Any, model: Any) -> None:
+    def __init__(
+        self, config: WeightTransferConfig, vllm_config: VllmConfig, device: torch.device, model: torch.nn.Module
+    ) -> None:
         super().__init__(config, vllm_config, device, model)
         self._staged: list[str] = []
         self._side = WorkerSide(
@@ -116,7 +126,7 @@ class XferWorkerEngine(WeightTransferEngine):
         )
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> WorkerReport:
         """How each layer receives its weights, and how many bytes go which way."""
         return self._side.report
 
@@ -154,6 +164,24 @@ class XferWorkerEngine(WeightTransferEngine):
 # ---- trainers
 
 
+class Client(Protocol):
+    """What a trainer needs of the client of a server, as HttpClient of vllm_http and vLLM's own clients have it.
+
+    Optional are n_workers(), which a client of one of several servers must have, start_draft_weight_update() for
+    updates of a draft model, a version as the argument of finish_weight_update(), and
+    shutdown_weight_transfer_engine().
+    """
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
+    def start_weight_update(self) -> None: ...
+    def update_weights(self, update_info: dict[str, Any]) -> None: ...
+    def finish_weight_update(self) -> None: ...
+
+
+Clients: TypeAlias = Client | Sequence[Client] | None  # None on ranks other than 0
+WeightsOfTrainer: TypeAlias = Union[ModuleOrState, Source, "base.WeightSource"]
+
+
 class XferTrainerEngine(TrainerWeightTransferEngine):
     """The engine of a trainer rank.
 
@@ -167,12 +195,12 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
 
     init_info_cls = XferTrainerInitInfo
 
-    def __init__(self, info: XferTrainerInitInfo, *, client: Any, source: Any) -> None:
+    def __init__(self, info: XferTrainerInitInfo, *, client: Clients, source: WeightsOfTrainer | None) -> None:
         super().__init__(client=client, source=source, is_sender=info.rank == 0)
         if source is None:
             raise TypeError("xfer needs a source: pass source=, a module, a state dict or a WeightSource")
         self.rank, self._info = info.rank, info
-        clients = list(client) if isinstance(client, list | tuple) else [client]
+        clients: list[Any] = list(client) if isinstance(client, list | tuple) else [client]
         self._clients = clients if self.is_sender else []  # only the sender calls servers
         weights = source_of(source, info.n_trainers)
         weights.passing = weights.passing or info.offloads
@@ -182,12 +210,14 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
         self._meet()
 
     @classmethod
-    def trainer_init(cls, init_info: XferTrainerInitInfo, *, client: Any, source: Any = None) -> XferTrainerEngine:
+    def trainer_init(
+        cls, init_info: XferTrainerInitInfo, *, client: Clients, source: WeightsOfTrainer | None = None
+    ) -> XferTrainerEngine:
         """Meet the other trainers and the workers, and plan with them. Collective over all of them."""
         return cls(init_info, client=client, source=source)
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> TrainerReport:
         """What the last plan leaves over, and how workers receive their weights. "unused" lists the tensors that no
         worker's loader uses. "missing" has, for each worker, its parameters that receive nothing or not everything.
         "workers" has, for each worker, the "bytes" of each kind, and "layers", which lists the names of layers under
@@ -214,7 +244,7 @@ class XferTrainerEngine(TrainerWeightTransferEngine):
             raise
         self._version = 0
 
-    def _ask_to_meet(self, client: Any, init_info: dict[str, Any]) -> None:
+    def _ask_to_meet(self, client: Client, init_info: dict[str, Any]) -> None:
         """Let the workers of one server meet the trainers."""
         try:
             client.init_weight_transfer_engine(init_info)

@@ -8,8 +8,8 @@ Source: vLLM 0.33.0, entrypoints/rl/online/api_router.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from ._http import NoRouteError, Routes
 
@@ -32,7 +32,7 @@ class HttpClient(Routes):
         """Return the number of the server's workers: tp times pp times dp."""
         return int(self._get("get_world_size")["world_size"])
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+    def init_weight_transfer_engine(self, init_info: Mapping[str, object]) -> None:
         """Let the workers meet the trainers."""
         self._post("init_weight_transfer_engine", {"init_info": init_info})
 
@@ -48,7 +48,7 @@ class HttpClient(Routes):
         """Begin an update of the draft model."""
         self._post("start_draft_weight_update")
 
-    def update_weights(self, update_info: Any) -> None:
+    def update_weights(self, update_info: Mapping[str, object]) -> None:
         """Let the workers take part in the trainers' send_weights()."""
         self._post("update_weights", {"update_info": update_info})
 
