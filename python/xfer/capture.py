@@ -22,8 +22,10 @@ from typing import Any
 import torch
 
 from ._binding.structs import items
-from ._capture.recorder import Recorder, Write, name_of
+from ._capture.recorder import Recorder
 from ._capture.regions import Block, Box, Dim, Strided, Unmapped, simplified, write
+from ._capture.storages import Write, name_of
+from ._capture.writes import written
 from .dtypes import torch_dtype
 from .layout import Layout
 from .memory import View
@@ -127,14 +129,15 @@ class Capture:
 
 def _told(recorder: Recorder, named: Iterable[tuple[str, torch.Tensor]]) -> Capture:
     """Return what a recorder recorded of these parameters."""
+    recorder.check_numbers()
     found = Capture()
-    for name, tensor, writes, n_missing in recorder.written(named):
+    for name, tensor, writes, n_missing in written(recorder.storages, named):
         for each in writes:
-            _add(found, recorder.sources, name, tensor, each)
+            _add(found, recorder.storages.sources, name, tensor, each)
         if n_missing:
             found.missing[name] = n_missing
     used = {copy.source for copy in found.copies} | {s for made in found.made for s in made.sources}
-    found.unused = [name for name in recorder.sources if name not in used]
+    found.unused = [name for name in recorder.storages.sources if name not in used]
     return found
 
 
@@ -222,7 +225,7 @@ def _derived(recorder: Recorder, module: torch.nn.Module) -> list[str]:
         f"{path}.{name}".removeprefix(".")
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if name not in ("_parameters", "_buffers") and recorder.has_elements(_tensors(value), named)
+        if name not in ("_parameters", "_buffers") and recorder.storages.has_elements(_tensors(value), named)
     ]
 
 
@@ -300,9 +303,9 @@ def capture(
     for name, row in checkpoint.items():
         dtype, shape = items(row, 2, f"{name!r} of a checkpoint is (dtype, shape)")
         tensors[name] = torch.empty(tuple(shape), dtype=torch_dtype(torch, dtype), device="meta")
-        recorder.add_source(name, tensors[name])
+        recorder.storages.add_source(name, tensors[name])
     for name, tensor in _named(module):
-        recorder.add(tensor, name)
+        recorder.storages.add(tensor, name)
     with torch.no_grad(), recorder:
         (load or module.load_weights)(iter(tensors.items()))
         if after is not None:
@@ -317,7 +320,7 @@ def derived(module: torch.nn.Module, load: Callable[[Iterator[tuple[str, torch.T
     own parameters and buffers."""
     recorder = Recorder()
     for name, tensor in _named(module):
-        recorder.add_source(name, tensor)
+        recorder.storages.add_source(name, tensor)
     with torch.no_grad(), recorder:
         load(iter(()))
     return _derived(recorder, module)
