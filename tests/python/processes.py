@@ -9,6 +9,7 @@ import random
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from multiprocessing.connection import wait
@@ -60,10 +61,12 @@ class Rank:
         self.rpc_to = list(rpc_to)
         self.pipe, theirs = CONTEXT.Pipe()
         self.asks, their_asks = CONTEXT.Pipe()
+        one = threading.Lock()  # else two threads would get each other's answers
 
         def rpc(name, *arguments):
-            their_asks.send((name, arguments))
-            good, result = their_asks.recv()
+            with one:
+                their_asks.send((name, arguments))
+                good, result = their_asks.recv()
             if not good:
                 raise Failed(result)
             return result
