@@ -16,8 +16,22 @@ from ._binding.structs import decoded as _decoded
 from ._version import __version__
 from .comm import Comm, nccl_id
 from .conversion import Conversion
-from .errors import *  # noqa: F403
-from .errors import __all__ as _errors
+from .errors import (
+    ArgError,
+    CommError,
+    CudaError,
+    FileError,
+    InternalError,
+    MismatchError,
+    NoMemoryError,
+    PeerError,
+    ShapeError,
+    SizeError,
+    StateError,
+    TimeoutError,
+    UnsupportedError,
+    XferError,
+)
 from .exchange import Exchange, exchange
 from .layout import Layout, Placement, Replicate, Runs, Shard, StridedShard, format_problem, parse_problem
 from .memory import Memory, View, memory_of
@@ -28,17 +42,25 @@ from .refit import Local, LocalPart, Locals, Model, Refit, RefitTensor, Rules, S
 from .stream import stream_pointer
 
 __all__ = [
+    "ArgError",
     "Comm",
+    "CommError",
     "Conversion",
+    "CudaError",
     "Exchange",
+    "FileError",
+    "InternalError",
     "Layout",
     "Local",
     "LocalPart",
     "Locals",
     "Memory",
     "Mesh",
+    "MismatchError",
     "Model",
     "Move",
+    "NoMemoryError",
+    "PeerError",
     "Placement",
     "Plan",
     "PlanOptions",
@@ -47,11 +69,17 @@ __all__ = [
     "Replicate",
     "Rules",
     "Runs",
+    "ShapeError",
     "Shard",
     "Side",
+    "SizeError",
+    "StateError",
     "StridedShard",
     "Tensors",
+    "TimeoutError",
+    "UnsupportedError",
     "View",
+    "XferError",
     "__version__",
     "exchange",
     "format_problem",
@@ -63,7 +91,6 @@ __all__ = [
     "redistribute",
     "stream_pointer",
     "version",
-    *_errors,
 ]
 
 

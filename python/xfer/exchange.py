@@ -116,7 +116,7 @@ class _Side:
         return self._owners
 
 
-class _Sides:
+class BothSides:
     """Both sides of an exchange on this rank."""
 
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations) -> None:
@@ -151,12 +151,12 @@ class Exchange(Plan):
     def __init__(self, comm: Comm, sends: Operations, recvs: Operations, **options: Unpack[PlanOptions]) -> None:
         structs.needed("comm", comm, "comm")
         self._begin(comm, comm.rank)
-        made: list[_Sides] = []
+        made: list[BothSides] = []
         struct = no_options()
 
         def make() -> tuple[Any, ...]:
             self._set_options(struct, options)
-            made.append(_Sides(comm, sends, recvs))
+            made.append(BothSides(comm, sends, recvs))
             to, from_ = made[0].to.operations, made[0].from_.operations
             return self._out(), comm, to, len(to), from_, len(from_), byref(struct)
 
@@ -172,21 +172,21 @@ class Exchange(Plan):
         comm = self._on()
         with comm._alone():
             try:
-                sides = _Sides(comm, sends, recvs)
+                sides = BothSides(comm, sends, recvs)
                 if not self._is_of(sides):
                     raise ValueError("these are other operations than were planned, or in another order")
                 self._bind_sides(sides)
             except Exception as wrong:
                 self._fail_at_commit(wrong, "all")
 
-    def _is_of(self, sides: _Sides) -> bool:
+    def _is_of(self, sides: BothSides) -> bool:
         """Return whether these are the planned operations, in the planned order."""
         return sides.key() == self._key
 
     def _freed(self) -> str:
         return "an array"
 
-    def _bind_sides(self, sides: _Sides) -> None:
+    def _bind_sides(self, sides: BothSides) -> None:
         """Bind both sides. commit() raises the error if that fails."""
         try:
             self._on()._now(lib.xfer_plan_bind_exchange, self, sides.to.views, sides.from_.views)
@@ -209,13 +209,13 @@ def exchange(comm: Comm, sends: Operations, recvs: Operations, stream: Stream | 
     structs.needed("comm", comm, "comm")
 
     def make() -> tuple[Any, ...]:
-        sides = _Sides(comm, sends, recvs)
+        sides = BothSides(comm, sends, recvs)
         return comm, sides, used_stream(comm._device, stream, sides.owners())
 
     with comm._alone():
         comm._collective(_exchange, make, comm, None, 0)
 
 
-def _exchange(comm: Any, sides: _Sides | None, stream: int) -> None:
+def _exchange(comm: Any, sides: BothSides | None, stream: int) -> None:
     lists = (None, None, 0, None, None, 0) if sides is None else (*sides.to.listed(), *sides.from_.listed())
     lib.xfer_exchange(comm, *lists, stream)

@@ -434,6 +434,11 @@ class View:
         return f"<View {self.dtype}{list(self.shape)}{pieces} on {where}>"
 
 
+def reference(view: View | None) -> Any:
+    """Return a pointer to a view as C takes it, or NULL for None."""
+    return None if view is None else ctypes.byref(view._struct)
+
+
 def one_array(x: Array) -> tuple[Memory, str]:
     """Return the memory of an array, or of a View of one, and the dtype as which its elements are read."""
     if not isinstance(x, View):

@@ -11,12 +11,12 @@ from ._binding import structs
 from ._binding.handle import Handle
 from ._binding.lib import lib
 from ._binding.structs import decoded
-from ._bindings import Bindings, Moved, Refusals, Row, is_row
+from ._bound import Bindings, Moved, Refusals, Row, is_row
 from ._gc import no_collection
 from ._plan_tensors import PlanTensors, Tensors, c_rows
 from .comm import Comm
 from .errors import StateError, TimeoutError, XferError, described
-from .memory import View, view_of
+from .memory import reference, view_of
 from .plan_options import FLAGS, PlanOptions, no_options, set_options
 from .stream import stream_pointer
 from .typing import Array, Stream
@@ -43,11 +43,6 @@ class Move(TypedDict):
     n_bytes: int
     broadcast: int
     relayed: int
-
-
-def _reference(view: View | None) -> Any:
-    """Return a pointer to a view, or NULL."""
-    return None if view is None else byref(view._struct)
 
 
 class Plan(Handle):
@@ -177,7 +172,7 @@ class Plan(Handle):
             src_view = view_of(src, sides[0], self._rank, comm._device, "source")
             dst_view = view_of(dst, sides[1], self._rank, comm._device, "destination")
             comm._now(
-                lib.xfer_plan_bind.unchecked, self._as_parameter_, number, _reference(src_view), _reference(dst_view)
+                lib.xfer_plan_bind.unchecked, self._as_parameter_, number, reference(src_view), reference(dst_view)
             )
             self._bindings.set(number, src_view, dst_view)
             self._refusals.clear([number], len(self._tensors))

@@ -13,8 +13,7 @@ from ._remembered import remember
 from ._torch.memory import TorchMemory
 from .comm import Comm
 from .layout import Layout
-from .memory import TensorForm, View, view_of
-from .plan import _reference
+from .memory import TensorForm, View, reference, view_of
 from .stream import used_stream
 from .typing import Array, Stream
 
@@ -147,7 +146,7 @@ def redistribute_sides(
             view_of(dst, dst_layout, comm.rank, comm._device, "destination"),
         )
         owners = [owner for view in views if view is not None for owner in view.owners()]
-        references = [*map(_reference, views)]
+        references = [*map(reference, views)]
         made.append((layouts, views))
         return comm, layouts, references, used_stream(comm._device, stream, owners), views
 

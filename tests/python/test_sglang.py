@@ -82,7 +82,7 @@ class SglangSide:
     def look(self):
         pass
 
-    def fail(self, _error):
+    def fail(self, _error=None):
         self.has_met = False
 
     leave = fail
@@ -181,6 +181,15 @@ def test_sglangs_server_that_trainers_left_paused_is_resumed_by_the_next_update(
     server.did[:], server.paused = [], True  # a pause of its owner
     trainer.send_weights()
     assert (server.did, server.paused) == (MOVES, True)
+
+
+def test_sglangs_trainer_leaves_the_workers_at_the_end_of_its_block():
+    server = SglangServer()
+    with sglang_trainer(server) as trainer:
+        trainer.send_weights()
+    assert not trainer._side.has_met
+    with pytest.raises(RuntimeError, match="this trainer was shut down"):
+        trainer.send_weights()
 
 
 def test_sglangs_server_whose_answer_to_a_pause_is_lost_is_resumed():

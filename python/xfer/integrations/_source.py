@@ -19,7 +19,7 @@ from .._torch.layouts import layouts_in, table_of
 from .._torch.tables import MergedTables, Meshes, Table
 from ..layout import Layout
 
-__all__ = ["SelfSaying", "Source", "current_device"]
+__all__ = ["DescribedSource", "Source", "current_device"]
 
 
 class Source:
@@ -115,7 +115,7 @@ class Source:
         return views
 
 
-class SelfSaying(Source):
+class DescribedSource(Source):
     """A source that itself says which ranks hold what, without meshes of torch."""
 
     @property

@@ -14,13 +14,13 @@ from .._torch.tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout, Placement, Replicate, Shard
 from ..mesh import Mesh
-from ._source import SelfSaying, Source
+from ._source import DescribedSource, Source
 from ._taken import taken
 
 __all__ = ["source_of"]
 
 
-class _WeightSource(SelfSaying):
+class _WeightSource(DescribedSource):
     """The WeightSource of vLLM 0.33 and later. It has parts, which it describes by owners, mesh and placements, or
     whole tensors, which are gathered for each update."""
 

@@ -15,7 +15,7 @@ from megatron.core.resharding.copy_services.base import CopyService
 
 from .._torch.steps import Steps
 from ..comm import Comm
-from ..exchange import Exchange, Operations, _Sides, exchange
+from ..exchange import BothSides, Exchange, Operations, exchange
 from ..typing import Group, Stream
 from ._comms import dropped_if_broken, left_comm, used_comm
 
@@ -54,10 +54,10 @@ class _Swaps:
     def _bound(self, sends: Operations, recvs: Operations) -> _Swap:
         """Return a planned swap of these operations, bound to these tensors. Plan it if not all ranks have planned it
         already."""
-        sides: list[_Sides] = []
+        sides: list[BothSides] = []
 
         def tell() -> list[int]:
-            sides[:] = [_Sides(self.comm, sends, recvs)]
+            sides[:] = [BothSides(self.comm, sends, recvs)]
             return [i for i, swap in enumerate(self.planned) if swap.plan._is_of(sides[0])]
 
         known: set[int] = set.intersection(*map(set, self.comm.share(tell, "XferCopyService")))

@@ -22,7 +22,7 @@ from .._torch.layouts import whole
 from .._torch.tables import MergedTables, Meshes, Table
 from ..dtypes import dtype_name
 from ..layout import Layout
-from ._source import SelfSaying
+from ._source import DescribedSource
 from ._taken import taken
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["ExportedSource"]
 
 
-class ExportedSource(SelfSaying):
+class ExportedSource(DescribedSource):
     """The weights that Megatron-Bridge exports, divided among the trainers.
 
     bridge: what has export_hf_weights(). models: the list of this rank's models, one for each virtual stage. options:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -36,6 +36,9 @@ from ._report import TrainerReport, WorkerReport
 from ._sglang_model import SglangDestination
 from ._sglang_server import HttpClient, Served, Server, Session
 from ._source import Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["HttpClient", "Meeting", "Served", "Server", "Trainer", "load", "report"]
 
@@ -71,7 +74,7 @@ class Meeting:
 
 
 class Trainer:
-    """Sends a trainer rank's weights.
+    """Sends a trainer rank's weights. One thread at a time may use it.
 
     source: a module or a state dict with the checkpoint's names; its DTensors are read in place. servers: on rank 0 the
     clients of all servers, on other ranks none.
@@ -192,9 +195,15 @@ class Trainer:
         self._side.look()
 
     def shutdown(self) -> None:
-        """Leave the workers."""
+        """Leave the workers. The end of a `with` block does so, too."""
         self._is_shut_down = True
         self._side.leave()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.shutdown()
 
 
 def _each(sessions: Sequence[Session], does: Callable[[Session], None]) -> None:
