@@ -152,6 +152,13 @@ def test_of_a_rank_that_waits_for_another_it_is_not_said_that_it_did_not_come(cl
     in_time(come, 2, 20)
 
 
+def test_a_wait_of_more_than_a_second_prints_nothing(client, capfd):
+    gather = _store.store_gather(client(), "a", 0, 2, 1.5)
+    with pytest.raises(xfer.TimeoutError, match=r"rank 1 did not come in 1\.5 s"):
+        gather(b"x")
+    assert capfd.readouterr() == ("", "")
+
+
 class Counts(Store):
     n_waits = 0
 

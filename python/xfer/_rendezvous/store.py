@@ -16,6 +16,7 @@ __all__ = ["Gather", "awaited", "is_store", "session", "store_gather"]
 
 Gather = Callable[[bytes], list[bytes]]
 _POLL_S = 0.01
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0001, 0.05
 
 
 def _nobody(_: int) -> str:
@@ -40,6 +41,24 @@ def _late(rank: int, who: str, timeout_s: float) -> TimeoutError:
     return TimeoutError(f"rank {rank}{who} did not come in {timeout_s:g} s{waits}")
 
 
+def _found(store: Any, key: str, timeout_s: float) -> Any:
+    """Return what a store has under a key, once it is there. Raises an exception if it does not come.
+
+    A store that has a check(), as those of torch do, is asked again and again, since each wait() of torch's TCPStore
+    that ends without the key prints two lines to stderr.
+    """
+    if not hasattr(store, "check"):
+        store.wait([key], timedelta(seconds=timeout_s))
+        return store.get(key)
+    began = time.monotonic()
+    while not store.check([key]):
+        waited_s = time.monotonic() - began
+        if waited_s >= timeout_s:
+            raise LookupError(key)
+        time.sleep(min(max(waited_s / 8, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S))
+    return store.get(key)
+
+
 def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", look: Callable[[], None] = _pass) -> Any:
     """Return what a rank has put into a store. Raises TimeoutError with its number if it does not come, and CommError
     if the store is gone.
@@ -53,8 +72,7 @@ def awaited(store: Any, key: str, rank: int, timeout_s: float, who: str = "", lo
             began = time.monotonic()
             slice_s = max(0.001, min(until - began, MOST_S))
             try:
-                store.wait([key], timedelta(seconds=slice_s))
-                return store.get(key)
+                return _found(store, key, slice_s)
             except Exception as error:
                 look()
                 if time.monotonic() - began < slice_s / 2:
