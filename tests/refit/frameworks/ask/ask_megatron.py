@@ -1,7 +1,7 @@
 """What Megatron-Core and Megatron-Bridge themselves make of a checkpoint: every parameter of every rank, and where each of its elements comes from.
 
     ask_megatron.py [--types] --ck FOLDER_OF_CHECKPOINTS --out FOLDER FAMILY:SPEC...
-    SPEC: items of xfer's megatron side, with commas: tp2,pp2,vpp2,ep4,etp1,dp2,vdiv128,layers=1+2,mla_down=fused, and seq (experts not grouped); dp as there (ranks/(tp*cp*pp))
+    SPEC: items of xfer's megatron side, with commas: tp2,pp2,vpp2,ep4,etp1,dp2,vdiv128,layers=1+2,mla_down=fused, mla_q=plain (which the Megatron-Core here must be), and seq (experts not grouped); dp as there (ranks/(tp*cp*pp))
 
 The world is real: one forked child a rank, over gloo.  Bridge's provider builds the model, Bridge's mappings load it.
 """

@@ -229,6 +229,8 @@ OTHER_FORMS = {
     "deepseek_v3_shared2": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",),
                               **{**MLA, "n_shared_experts": 2, "first_k_dense_replace": 2, "n_routed_experts": 12,
                                  "n_group": 3, "num_hidden_layers": 4}),
+    "moonlight": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "q_lora_rank": None, "n_shared_experts": 2, "n_group": 1},
+                    num_hidden_layers=3),
     "deepseek_v3_tied": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "tie_word_embeddings": True}),
     "qwen3_moe_dense_first": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]}),
     "exaone4_wide": wide("Exaone4ForCausalLM", "exaone4", sliding_window=64, sliding_window_pattern="LG",
