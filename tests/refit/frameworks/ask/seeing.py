@@ -284,6 +284,10 @@ FAMILIES = {
                               projector_hidden_act="gelu", vision_feature_layer=-1, image_grid_pinpoints=[[32, 64]]),
     "ministral3_vl": seeing("Mistral3ForConditionalGeneration", "mistral3", PIXTRAL, dict(model_type="ministral3", rope_parameters=YARN), tie=False,
                             image_token_index=990, vision_feature_layer=-1, projector_hidden_act="gelu", spatial_merge_size=2),
+    "mllama": seeing("MllamaForConditionalGeneration", "mllama",
+                     dict(model_type="mllama_vision_model", hidden_size=32, attention_heads=8, num_hidden_layers=1, num_global_layers=1, intermediate_size=64,
+                          vision_output_dim=64, image_size=28, patch_size=14, intermediate_layers_indices=[0], supported_aspect_ratios=[[1, 1], [1, 2]]),
+                     dict(model_type="mllama_text_model", hidden_size=512, num_hidden_layers=3, cross_attention_layers=[1]), tie=False, image_token_index=990),
     "glm_ocr": seeing("GlmOcrForConditionalGeneration", "glm_ocr", dict(VISION, model_type="glm_ocr_vision", image_size=32),
                       dict(rope_parameters=GLM_ROPE), tie=False, **TOKENS),
 }

@@ -51,6 +51,11 @@ def tied(make, tie=True):
     return lambda: saved(config(make()[0]))
 
 
+def headed(make):
+    """The same model whose heads have another size than hidden_size / num_attention_heads."""
+    return lambda: saved({**make()[0], "head_dim": 24})
+
+
 def biased(make):
     """The same model with biases of attention."""
     def config(said):
@@ -229,8 +234,6 @@ OTHER_FORMS = {
     "deepseek_v3_shared2": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",),
                               **{**MLA, "n_shared_experts": 2, "first_k_dense_replace": 2, "n_routed_experts": 12,
                                  "n_group": 3, "num_hidden_layers": 4}),
-    "moonlight": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "q_lora_rank": None, "n_shared_experts": 2, "n_group": 1},
-                    num_hidden_layers=3),
     "deepseek_v3_tied": of("DeepseekV3ForCausalLM", "deepseek_v3", ("head_dim",), **{**MLA, "tie_word_embeddings": True}),
     "qwen3_moe_dense_first": of("Qwen3MoeForCausalLM", "qwen3_moe", **{**MOE, "mlp_only_layers": [0]}),
     "exaone4_wide": wide("Exaone4ForCausalLM", "exaone4", sliding_window=64, sliding_window_pattern="LG",
@@ -401,10 +404,6 @@ NEWER = {
     "cohere2_vision": seeing("Cohere2VisionForConditionalGeneration", "cohere2_vision", SIGLIP,
                              dict(model_type="cohere2", hidden_size=512, layer_norm_eps=1e-5, logit_scale=0.25, sliding_window=64),
                              image_token_id=990, downsample_factor=2, alignment_intermediate_size=64),
-    "mllama": seeing("MllamaForConditionalGeneration", "mllama",
-                     dict(model_type="mllama_vision_model", hidden_size=32, attention_heads=8, num_hidden_layers=1, num_global_layers=1, intermediate_size=64,
-                          vision_output_dim=64, image_size=28, patch_size=14, intermediate_layers_indices=[0], supported_aspect_ratios=[[1, 1], [1, 2]]),
-                     dict(model_type="mllama_text_model", hidden_size=512, num_hidden_layers=3, cross_attention_layers=[1]), tie=False, image_token_index=990),
     "lfm2_vl": seeing("Lfm2VlForConditionalGeneration", "lfm2_vl", dict(SIGLIP, model_type="siglip2_vision_model", num_patches=16),
                       dict(LFM2, model_type="lfm2", hidden_size=512, conv_dim=512, block_dim=512, block_ff_dim=96, block_auto_adjust_ff_dim=False),
                       image_token_id=990, downsample_factor=2, projector_hidden_size=64),
