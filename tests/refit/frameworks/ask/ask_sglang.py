@@ -40,7 +40,7 @@ TOWERS = {"Phi4MMForCausalLM": ("phi4mm", "Phi4MMImageEncoder", "AudioEmbedding"
           "DeepseekOCRForCausalLM": ("deepseek_ocr", "build_sam_vit_b", "build_clip_l", "MlpProjector")}
 # Packages of kernels, and what holds no weight.
 ABSENT = ("IPython", "cutlass", "decord", "deep_ep", "deep_gemm", "flash_attn", "flashinfer", "gguf", "humming", "kernels", "modelscope", "outlines",
-          "quack", "scipy", "sgl_kernel", "soundfile", "tilelang", "torchao")
+          "quack", "scipy", "sgl_kernel", "soundfile", "tilelang", "timm", "torchao")
 
 
 class Empty(types.ModuleType):
