@@ -4,8 +4,9 @@
 Each header of each layer is looked for with the include path that the build gives to each layer: it must be found
 exactly when the table says so. Also: no files of a layer include each other in a circle, a source and the header beside
 it being one, no #include climbs with "..", a vendor's header appears only in the file named after the vendor, the pure
-layers have no clock, no two types that files share have one name, and the guard of a header has the header's name. A
-plug-in is compiled with the include paths of several layers, so the headers that its files include are looked up here.
+layers have no clock, the folders of refit include each other in one direction, no two types that files share have one
+name, and the guard of a header has the header's name. A plug-in is compiled with the include paths of several layers,
+so the headers that its files include are looked up here.
 """
 
 import argparse
@@ -31,6 +32,8 @@ USES = {
 # What files named after a vendor may include as well: they make the device too, and register their makers with the api.
 PLUGIN_USES = {"comm": ["device", "api"]}
 PURE = ["layout", "plan", "refit"]
+# Folders of a layer whose files include no header of a later one; "" is the layer's own directory.
+FOLDERS = {"refit": ["", "rules", "model", "checkpoint", "side", "join", "locals"]}
 VENDORS = {"mpi": r"mpi\.h", "nccl": r"nccl\w*\.h", "cuda": r"cuda\w*\.h"}
 # Where a header defines a type: `typedef struct xfi_x {`, or the `struct xfi_x {` of one that was declared before.
 DEFINED = re.compile(r"^(?:typedef )?(?:struct|union|enum) ((?:xfi|xfer)_\w+) \{", re.MULTILINE)
@@ -93,8 +96,8 @@ def check_sources(root, errors):
                 where = f"{path.relative_to(root)} includes {name}"
                 if ".." in pathlib.PurePosixPath(name).parts:
                     errors.append(f"{where}: it climbs out of its layer")
-                if path.parent.name in PURE and name == "clock.h":
-                    errors.append(f"{where}: {path.parent.name} is pure and has no clock")
+                if layer_of(root, path) in PURE and name == "clock.h":
+                    errors.append(f"{where}: {layer_of(root, path)} is pure and has no clock")
                 for vendor, pattern in VENDORS.items():
                     if re.fullmatch(pattern, name) and not vendor_allowed(path, vendor):
                         errors.append(f"{where}: only a file named after the vendor may")
@@ -116,6 +119,18 @@ def check_headers(root, errors):
                 for name in DEFINED.findall(text):
                     places.setdefault(name, []).append(str(path.relative_to(root)))
     errors += [f"two types are called {name}: in {' and '.join(at)}" for name, at in places.items() if len(at) > 1]
+
+
+def check_folders(root, errors):
+    """The folders of a layer are in an order, where FOLDERS has one."""
+    for layer, order in FOLDERS.items():
+        top = root / "src" / layer
+        files = {path: "" if path.parent == top else path.parent.name for path in sorted(top.rglob("*.[ch]"))}
+        homes = {path.name: folder for path, folder in files.items() if path.suffix == ".h"}
+        for path, folder in files.items():
+            for name in INCLUDE.findall(path.read_text(encoding="utf-8")):
+                if order.index(homes.get(name, "")) > order.index(folder):
+                    errors.append(f"{path.relative_to(root)} includes {name} of {homes[name]}, a later folder")
 
 
 def check_circles(top, errors):
@@ -160,6 +175,7 @@ def main():
     check_includes(args.source, errors)
     check_sources(args.source, errors)
     check_headers(args.source, errors)
+    check_folders(args.source, errors)
     for name in USES:
         check_circles(layers[name][0], errors)
     for error in errors:

@@ -89,6 +89,20 @@ xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, co
   return xfi_text_end(&text, renamed);
 }
 
+size_t xfi_role_chars(const char *role)
+{
+  static const char BIAS[] = ".bias";
+  const size_t n = strlen(role);
+
+  return xfi_name_ends(role, n, BIAS) ? n - (sizeof BIAS - 1) : n;
+}
+
+bool xfi_role_matches(const char *pattern, const char *role)
+{
+  return role != NULL && (strcmp(pattern, role) == 0 ||
+                          (strchr(pattern, '*') != NULL && xfi_glob_match(pattern, role)));
+}
+
 xfer_status xfi_name_copy(char **copy, const char *name)
 {
   *copy = xfi_strdup(name);

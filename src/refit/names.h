@@ -34,6 +34,11 @@ xfer_status xfi_glob_check(const char *from, const char *to);
  * only. */
 xfer_status xfi_glob_rename(char **renamed, const char *from, const char *to, const char *name);
 
+/* The characters of a role's name without ".bias", which stands for its bias. */
+size_t xfi_role_chars(const char *role);
+/* Is the role the pattern, or does it match its stars? NULL matches nothing. */
+bool xfi_role_matches(const char *pattern, const char *role);
+
 xfer_status xfi_name_copy(char **copy, const char *name);
 
 /* "a.layers.3.experts.7.w" -> "a.layers.{layer}.experts.{expert}.w": a pattern of XFI_NAME_BYTES, 3

@@ -20,7 +20,7 @@ SOURCE, XFER_PLAN = pathlib.Path(sys.argv[1]), sys.argv[2]
 RECORDS = [SOURCE / "docs/protocol/README.md", SOURCE / "tests/README.md", *sorted((SOURCE / "tests/bench").glob("*.md"))]
 PAGES = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", *sorted((SOURCE / "docs").glob("*.md")), *RECORDS]
 CUT_FROM = {
-    "c": ["examples/*.c", "tests/*/*.c", "src/refit/*.c"],
+    "c": ["examples/*.c", "tests/*/*.c", "src/refit/**/*.c"],
     "python": ["tests/python/*.py", "examples/python/*.py"],
 }
 # A page says what is. What was, and how it came to be, is for the history of the source.

@@ -159,7 +159,7 @@ def check_example(page, model, place, added, follows):
 
 def check_fields(page):
     """Every field that the library reads is set in bold where its example stands."""
-    with open(os.path.join(page.options.root, "src/refit/rules_read.c"), encoding="utf-8") as file:
+    with open(os.path.join(page.options.root, "src/refit/rules/rules_read.c"), encoding="utf-8") as file:
         known = set(re.findall(r'(?:(?:NEEDED|FIELD)\("|\{"(?=\w+", CHOICE))(\w+)",', file.read()))
     shown = {a or b for a, b in re.findall(r"\*\*`(\w+)`\*\*|^- `(\w+)`", page.text, re.MULTILINE)}
     inner = {"name", "block", "scales"}  # of `quants`, in its example

@@ -1,4 +1,4 @@
-/* Weights have the sizes by which engines make their tensors (src/refit/sizes.c). */
+/* Weights have the sizes by which engines make their tensors (src/refit/model/sizes.c). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -7,7 +7,6 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
-#include "roles.h"
 #include "rules_fields.h"
 #include "vec.h"
 

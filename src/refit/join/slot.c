@@ -11,7 +11,6 @@
 #include "alloc.h"
 #include "error.h"
 #include "quantise.h"
-#include "roles.h"
 #include "text.h"
 
 #include <string.h>

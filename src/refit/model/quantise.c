@@ -3,6 +3,7 @@
 #include "alloc.h"
 #include "checked.h"
 #include "error.h"
+#include "names.h"
 #include "roles.h"
 #include "text.h"
 

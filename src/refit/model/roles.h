@@ -12,9 +12,6 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry);
 xfer_status xfi_roles_find(xfer_model *model);
 /* Split entries until the layers of each have the same roles. */
 xfer_status xfi_roles_split_layers(xfer_model *model);
-/* The characters of a role's name without ".bias", which stands for its bias. */
-size_t xfi_role_chars(const char *role);
-bool xfi_role_matches(const char *pattern, const char *role);
 /* Turn a segment of a weight's rows into the segment of its scales, one for each block of `block`
  * rows. `alone`: the entry has no other segment, so that its last block may be shorter. */
 xfer_status xfi_segment_to_blocks(xfi_row_segment *segment, int64_t block, bool alone,

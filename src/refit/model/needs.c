@@ -13,7 +13,6 @@
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
-#include "roles.h"
 #include "text.h"
 
 #include <jansson.h>

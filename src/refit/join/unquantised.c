@@ -11,7 +11,6 @@
 #include "error.h"
 #include "figures.h"
 #include "names.h"
-#include "roles.h"
 #include "side.h"
 
 #include <jansson.h>

@@ -187,20 +187,6 @@ void xfi_roles_split_name(const xfer_model *model, xfi_entry *entry)
   split_suffix(entry);
 }
 
-size_t xfi_role_chars(const char *role)
-{
-  static const char BIAS[] = ".bias";
-  const size_t n = strlen(role);
-
-  return xfi_name_ends(role, n, BIAS) ? n - (sizeof BIAS - 1) : n;
-}
-
-bool xfi_role_matches(const char *pattern, const char *role)
-{
-  return role != NULL && (strcmp(pattern, role) == 0 ||
-                          (strchr(pattern, '*') != NULL && xfi_glob_match(pattern, role)));
-}
-
 /* ---- rules ---- */
 
 static bool is_named(const xfi_tensor_rule *rule, const xfi_entry *e)

@@ -4,7 +4,7 @@
 #include "alloc.h"
 #include "error.h"
 #include "layout.h"
-#include "roles.h"
+#include "names.h"
 #include "vec.h"
 
 #include <jansson.h>
