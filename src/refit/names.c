@@ -13,6 +13,17 @@
 #include <stdio.h>
 #include <string.h>
 
+bool xfi_name_has_part(const char *name, const char *part)
+{
+  const size_t n = strlen(part);
+
+  for (const char *at = strstr(name, part); n > 0 && at != NULL; at = strstr(at + 1, part))
+    if ((at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0')) return true;
+  return false;
+}
+
+/* ---- patterns ---- */
+
 typedef struct capture {
   const char *at;
   size_t n;

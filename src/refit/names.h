@@ -24,6 +24,9 @@ static inline bool xfi_name_ends(const char *name, size_t n, const char *end)
   return n > n_end && memcmp(name + n - n_end, end, n_end) == 0;
 }
 
+/* Is `part` in the name, with a dot or an end of the name on each side? */
+bool xfi_name_has_part(const char *name, const char *part);
+
 bool xfi_glob_match(const char *pattern, const char *name);
 
 /* XFER_ERR_ARG: more than XFI_GLOB_STARS stars, or `to` has more than `from`. `to` may be NULL: no

@@ -56,7 +56,7 @@ static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t
 xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int part,
                          const xfer_side *side, const xfi_entry *entry)
 {
-  const int dim = entry->experts ? 1 : 0;
+  const int dim = xfi_entry_row_dim(entry);
   const int64_t rows = entry->shape[dim];
   const int64_t block = f->n_fsdp == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
   const xfi_slab *few = xfi_fusing_few(f, part, rows);

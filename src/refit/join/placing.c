@@ -67,17 +67,14 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   *p = (xfi_placing){.side = side, .model = model, .stages = stages};
   XFI_TRY(add_rules(p, side->framework->first, side->framework->n_first));
   for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < model->all[f]->n_sides; i++) {
-      const xfi_family_side *s = &model->all[f]->sides[i];
+    const xfi_family_side *s = xfi_family_side_find(model->all[f], side->framework->name);
 
-      if (strcmp(s->side, side->framework->name) != 0) continue;
-      if (p->layer_prefix == NULL) p->layer_prefix = s->layer_prefix;
-      if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = s->extra_layer_prefix;
-      families[n++] = s;
-      XFI_TRY(add_rules(p, s->locals, s->n_locals));
-      XFI_TRY(add_vars(p, s->set));
-      break;
-    }
+    if (s == NULL) continue;
+    if (p->layer_prefix == NULL) p->layer_prefix = s->layer_prefix;
+    if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = s->extra_layer_prefix;
+    families[n++] = s;
+    XFI_TRY(add_rules(p, s->locals, s->n_locals));
+    XFI_TRY(add_vars(p, s->set));
   }
   if (p->layer_prefix == NULL) p->layer_prefix = side->framework->layer_prefix;
   if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = side->framework->extra_layer_prefix;
@@ -107,14 +104,16 @@ void xfi_placing_close(xfi_placing *p)
 /* Does the model have a bias for the entry? */
 static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
 {
-  return entry->role != NULL && xfi_model_find(placing->model, entry->role, "bias", entry) != NULL;
+  return entry->role != NULL &&
+         xfi_model_find_beside(placing->model, entry, entry->role, "bias") != NULL;
 }
 
 /* How many heads of keys the entry's layer has; 0 if it has none. */
 static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
 {
-  const xfi_entry *k =
-      entry->role == NULL ? NULL : xfi_model_find(placing->model, "attn.k", entry->suffix, entry);
+  const xfi_entry *k = entry->role == NULL
+                           ? NULL
+                           : xfi_model_find_beside(placing->model, entry, "attn.k", entry->suffix);
 
   return k == NULL || k->n_segments == 0 ? 0 : k->segments[0].count;
 }
@@ -124,14 +123,14 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
 {
   const xfi_var own[] = {{"alternating", entry->packed.alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
-                         {"is_bias", strcmp(entry->suffix, "bias") == 0},
+                         {"is_bias", xfi_entry_is_bias(entry)},
                          {"has_bias", has_bias(placing, entry)},
                          {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->scales != XFI_NO_SCALES},
                          {"row_scale", entry->scales == XFI_SCALES_OF_ROWS},
                          {"one_scale", entry->scales == XFI_SCALES_OF_WEIGHTS},
                          {"block_scale", entry->scales == XFI_SCALES_OF_BLOCKS},
                          {"k_heads", k_heads(placing, entry)},
-                         {"rows", entry->shape[entry->experts ? 1 : 0]}};
+                         {"rows", xfi_entry_rows(entry)}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 
@@ -157,7 +156,7 @@ const xfi_entry *xfi_part_find(const xfi_placing *placing, const xfi_entry *entr
                                const xfi_part_rule *part, const char *suffix)
 {
   if (xfi_role_matches(part->role, entry->role)) return entry;
-  return xfi_model_find(placing->model, part->role, suffix, entry);
+  return xfi_model_find_beside(placing->model, entry, part->role, suffix);
 }
 
 /* Is the entry one of the parts, and do all parts exist, with the rows that are taken of them? A
@@ -185,10 +184,11 @@ static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
   const xfer_model *model = placing->model;
 
   for (size_t i = 0; i < json_array_size(rule->with); i++) {
-    if (xfi_model_find(model, xfi_doc_text(rule->with, i), NULL, entry) == NULL) return false;
+    if (xfi_model_find_beside(model, entry, xfi_doc_text(rule->with, i), NULL) == NULL)
+      return false;
   }
   for (size_t i = 0; i < json_array_size(rule->without); i++) {
-    if (xfi_model_has_anywhere(model, entry, xfi_doc_text(rule->without, i))) return false;
+    if (xfi_model_has_role(model, entry->stack, xfi_doc_text(rule->without, i))) return false;
   }
   return true;
 }

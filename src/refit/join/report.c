@@ -98,7 +98,7 @@ void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tens
   tensor->half_dim = -1;
   tensor->half_step = 1;
   if (entry->packed.n > 1) {
-    tensor->half_dim = entry->experts ? 1 : 0;
+    tensor->half_dim = xfi_entry_row_dim(entry);
     tensor->half_step = entry->packed.alternate ? entry->packed.n : 1;
     tensor->half_first = entry->packed.first_row;
   }

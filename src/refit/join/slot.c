@@ -121,8 +121,7 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
 static xfer_status add_slabs(xfi_fusing *f, int number, const xfi_placing *placing,
                              const xfi_entry *entry, const xfi_part_rule *part)
 {
-  const xfi_row_segment all = {
-      .name = "", .count = entry->shape[entry->experts ? 1 : 0], .unit = 1};
+  const xfi_row_segment all = {.name = "", .count = xfi_entry_rows(entry), .unit = 1};
   const char *take = part != NULL ? part->take : NULL;
   xfi_slab slab = {.part = number};
   int64_t offset = 0;
@@ -322,7 +321,7 @@ xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_
 
   *slot = (xfi_slot){.whole = ruling->is[XFI_WHOLE] != 0,
                      .made_dtype = rule->made_dtype,
-                     .fuse_dim = entry->experts ? 1 : 0,
+                     .fuse_dim = xfi_entry_row_dim(entry),
                      .with_last_layer = rule->stage == XFI_STAGE_LAST_LAYER,
                      .n_slots = 1};
   for (int d = 0; d < XFER_MAX_DIMS; d++)

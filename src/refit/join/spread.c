@@ -147,9 +147,8 @@ static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const 
                           const xfi_ruling *ruling, const xfi_slot *slot, int axis)
 {
   const xfi_local_rule *rule = ruling->rule;
-  bool bias = strcmp(entry->suffix, "bias") == 0,
-       rows_alone = bias || xfi_scales_have_rows(entry->scales);
-  int rows = entry->experts ? 1 : 0, last = entry->n_dims - 1, n = spread->shape[axis];
+  bool bias = xfi_entry_is_bias(entry), rows_alone = bias || xfi_scales_have_rows(entry->scales);
+  int rows = xfi_entry_row_dim(entry), last = entry->n_dims - 1, n = spread->shape[axis];
   int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows ||

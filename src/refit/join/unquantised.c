@@ -34,16 +34,6 @@ static xfer_status module_of(char **module, const xfi_entry *entry, int k)
   return XFER_OK;
 }
 
-/* Is `part` in `name`, delimited by dots or the ends? */
-static bool has_part(const char *name, const char *part)
-{
-  const size_t n = strlen(part);
-
-  for (const char *at = strstr(name, part); n > 0 && at != NULL; at = strstr(at + 1, part))
-    if ((at == name || at[-1] == '.') && (at[n] == '.' || at[n] == '\0')) return true;
-  return false;
-}
-
 /* Does the name end in `end`, which begins there behind a dot or at the name's beginning? */
 static bool ends_in(const char *name, const char *end)
 {
@@ -68,11 +58,11 @@ static bool may_match(const char *item, const char *module, const xfer_model *mo
   const char *layer = strstr(module, "layers."), *dot = strrchr(item, '.');
   const size_t n = dot == NULL ? 0 : (size_t)(dot - item);
 
-  if (has_part(module, item) || (layer != NULL && ends_in(item, layer))) return true;
+  if (xfi_name_has_part(module, item) || (layer != NULL && ends_in(item, layer))) return true;
   if (n == 0 || strncmp(item, module, n) != 0 || module[n] != '.') return false;
   if (strchr(module + n + 1, '.') != NULL) return false;
   for (size_t i = 0; i < model->n_entries; i++)
-    if (has_part(model->entries[i].pattern, dot + 1))
+    if (xfi_name_has_part(model->entries[i].pattern, dot + 1))
       return false; /* the item names an existing tensor */
   return true;
 }
@@ -144,13 +134,10 @@ static bool is_unquantised_by_rule(const xfer_model *model, const xfer_side *by,
                                    const xfi_entry *entry)
 {
   for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < model->all[f]->n_sides; i++) {
-      const xfi_family_side *s = &model->all[f]->sides[i];
+    const xfi_family_side *s = xfi_family_side_find(model->all[f], by->framework->name);
 
-      if (strcmp(s->side, by->framework->name) != 0) continue;
-      for (size_t k = 0; k < json_array_size(s->unquantised); k++)
-        if (xfi_role_matches(xfi_doc_text(s->unquantised, k), entry->role)) return true;
-    }
+    for (size_t k = 0; s != NULL && k < json_array_size(s->unquantised); k++)
+      if (xfi_role_matches(xfi_doc_text(s->unquantised, k), entry->role)) return true;
   }
   return false;
 }

@@ -7,6 +7,7 @@
 #include "vec.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -149,15 +150,8 @@ static xfer_status check_type(const xfer_model *model, const json_t *object)
 
 static bool has_name(const xfer_model *model, const char *name)
 {
-  size_t n = strlen(name);
-
-  for (size_t i = 0; i < model->n_entries; i++) {
-    const char *known = model->entries[i].known;
-    const char *at = strstr(known, name);
-
-    if (at != NULL && (at == known || at[-1] == '.') && (at[n] == '\0' || at[n] == '.'))
-      return true;
-  }
+  for (size_t i = 0; i < model->n_entries; i++)
+    if (xfi_name_has_part(model->entries[i].known, name)) return true;
   return false;
 }
 
@@ -184,20 +178,26 @@ static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
   return XFI_APPEND(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
+xfi_ruled xfi_config_rule(const xfer_model *model, size_t object, const char *key)
+{
+  for (int f = 0; f < model->n_all; f++) {
+    const json_t *const *of = (const void *)((const char *)model->all[f] + object);
+    const json_t *value = json_object_get(*of, key);
+
+    if (value != NULL) return (xfi_ruled){model->all[f], value};
+  }
+  return (xfi_ruled){NULL, NULL};
+}
+
 /* The expression of a word, in the first family that has it; NULL: none has. */
 static xfi_ruled find_word(const xfer_model *model, const char *name, size_t n_chars)
 {
-  xfi_ruled word = {NULL, NULL};
   char key[XFI_NAME_BYTES];
 
-  if (n_chars >= sizeof key) return word;
+  if (n_chars >= sizeof key) return (xfi_ruled){NULL, NULL};
   memcpy(key, name, n_chars);
   key[n_chars] = '\0';
-  for (int i = 0; i < model->n_all && word.expr == NULL; i++) {
-    word.family = model->all[i];
-    word.expr = json_object_get(model->all[i]->config, key);
-  }
-  return word;
+  return xfi_config_rule(model, offsetof(xfi_family, config), key);
 }
 
 static const char *meaning_of(const char **file, const char *name, size_t n_chars,
@@ -212,11 +212,8 @@ static const char *meaning_of(const char **file, const char *name, size_t n_char
 /* An expression of a family failed: says where it is, and with which configuration. */
 static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st)
 {
-  char why[XFI_ERROR_BYTES];
-
-  snprintf(why, sizeof why, "%s", xfer_last_error());
   xfi_set_error("%s: %s: %s: %s", model->config.where, rule.family->doc->where,
-                xfi_doc_find(rule.family->doc, rule.expr).text, why);
+                xfi_doc_find(rule.family->doc, rule.expr).text, xfer_last_error());
   return st;
 }
 

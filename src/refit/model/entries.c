@@ -366,12 +366,12 @@ int xfi_entry_place(const xfi_entry *entry, int layer)
   return layer < 0 ? -(entry->n_layers > 0) : xfi_find_int(entry->layers, entry->n_layers, layer);
 }
 
-bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role)
+bool xfi_model_has_role(const xfer_model *model, xfi_stack stack, const char *role)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
 
-    if (e->role != NULL && e->stack == entry->stack && strcmp(e->role, role) == 0) return true;
+    if (e->role != NULL && e->stack == stack && strcmp(e->role, role) == 0) return true;
   }
   return false;
 }
@@ -426,12 +426,11 @@ const xfi_layer_entry *xfi_model_layer_entries(const xfer_model *model, xfi_stac
   return model->layer_entries + first;
 }
 
-xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like)
+xfi_entry *xfi_model_find(const xfer_model *model, xfi_stack stack, int layer, const char *role,
+                          const char *suffix)
 {
   size_t n;
-  const xfi_layer_entry *layer_entries =
-      xfi_model_layer_entries(model, like->stack, xfi_entry_layer(like, 0), &n);
+  const xfi_layer_entry *layer_entries = xfi_model_layer_entries(model, stack, layer, &n);
 
   for (size_t i = 0; i < n; i++) {
     xfi_entry *e = &model->entries[layer_entries[i].entry];
@@ -440,6 +439,12 @@ xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char 
     if (suffix == NULL || strcmp(e->suffix, suffix) == 0) return e;
   }
   return NULL;
+}
+
+xfi_entry *xfi_model_find_beside(const xfer_model *model, const xfi_entry *like, const char *role,
+                                 const char *suffix)
+{
+  return xfi_model_find(model, like->stack, xfi_entry_layer(like, 0), role, suffix);
 }
 
 xfer_status xfi_entry_matches(bool *matches, const xfi_entry *entry, int k, const void *pattern)

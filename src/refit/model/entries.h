@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "rules.h"
 #include "xfer/refit.h"
@@ -185,12 +186,31 @@ xfer_status xfi_model_index_layers(xfer_model *model);
 /* The entries of one layer. */
 const xfi_layer_entry *xfi_model_layer_entries(const xfer_model *model, xfi_stack stack, int layer,
                                                size_t *n);
-/* Does any layer of the entry's stack have the role? */
-bool xfi_model_has_anywhere(const xfer_model *model, const xfi_entry *entry, const char *role);
-/* In a complete model, the entry of this role and suffix (NULL: any) in the layers of `like`; NULL:
- * none. */
-xfi_entry *xfi_model_find(const xfer_model *model, const char *role, const char *suffix,
-                          const xfi_entry *like);
+/* Does any layer of the stack have the role? */
+bool xfi_model_has_role(const xfer_model *model, xfi_stack stack, const char *role);
+/* In a complete model, the entry of this role and suffix (NULL: any) in a layer (-1: outside);
+ * NULL: none. */
+xfi_entry *xfi_model_find(const xfer_model *model, xfi_stack stack, int layer, const char *role,
+                          const char *suffix);
+/* The same in the first layer of `like`. */
+xfi_entry *xfi_model_find_beside(const xfer_model *model, const xfi_entry *like, const char *role,
+                                 const char *suffix);
+
+/* The dim that counts rows, and its size. */
+static inline int xfi_entry_row_dim(const xfi_entry *entry)
+{
+  return entry->experts ? 1 : 0;
+}
+
+static inline int64_t xfi_entry_rows(const xfi_entry *entry)
+{
+  return entry->shape[xfi_entry_row_dim(entry)];
+}
+
+static inline bool xfi_entry_is_bias(const xfi_entry *entry)
+{
+  return strcmp(entry->suffix, "bias") == 0;
+}
 
 /* ---- places: an entry has one in each of its layers, or a single one outside them ---- */
 

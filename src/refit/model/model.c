@@ -287,19 +287,6 @@ static xfer_status check_layers(const xfer_model *model)
   return check_further_layers(model);
 }
 
-/* layer -1: any. */
-static bool has_role(const xfer_model *model, int layer, const char *role)
-{
-  for (size_t i = 0; i < model->n_entries; i++) {
-    const xfi_entry *e = &model->entries[i];
-
-    if (e->stack == XFI_LAYERS && e->role != NULL && strcmp(e->role, role) == 0 &&
-        (layer < 0 || xfi_entry_place(e, layer) >= 0))
-      return true;
-  }
-  return false;
-}
-
 /* With several kinds of layers, each has the kind of the configuration. A model without a layer of
  * some kind may list only some tensors. */
 static xfer_status check_kinds(const xfer_model *model, const xfi_family *family)
@@ -310,13 +297,14 @@ static xfer_status check_kinds(const xfer_model *model, const xfi_family *family
 
   json_object_foreach((json_t *)(uintptr_t)family->where, role, expr)
   {
-    for (int i = 0; i < model->n_layers && has_role(model, -1, role); i++) {
+    for (int i = 0; i < model->n_layers && xfi_model_has_role(model, XFI_LAYERS, role); i++) {
       const int layer = model->layers[i];
+      const bool has = xfi_model_find(model, XFI_LAYERS, layer, role, NULL) != NULL;
 
       XFI_TRY(xfi_config_eval(&expected, model, (xfi_ruled){family, expr}, layer, NULL));
-      XFI_CHECK(expected != XFI_TRUE || has_role(model, layer, role), XFER_ERR_IO,
+      XFI_CHECK(expected != XFI_TRUE || has, XFER_ERR_IO,
                 "layer %d has no \"%s\"; by the configuration it has one", layer, role);
-      XFI_CHECK(expected != XFI_FALSE || !has_role(model, layer, role), XFER_ERR_IO,
+      XFI_CHECK(expected != XFI_FALSE || !has, XFER_ERR_IO,
                 "layer %d has a \"%s\"; by the configuration it has none", layer, role);
     }
   }

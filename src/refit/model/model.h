@@ -25,6 +25,11 @@ typedef struct xfi_ruled {
   const struct json_t *expr;
 } xfi_ruled;
 
+/* The value of a key in the first of the model's families that has it in the JSON object at this
+ * offset in xfi_family: a family's entry takes the place of those of the families that it includes.
+ */
+xfi_ruled xfi_config_rule(const xfer_model *model, size_t object, const char *key);
+
 /* Whether an expression holds. Unknown: there is none, or a name in it has no value. */
 typedef enum xfi_truth { XFI_UNKNOWN = 0, XFI_FALSE, XFI_TRUE } xfi_truth;
 

@@ -16,6 +16,7 @@
 #include "text.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <string.h>
 
 /* Is it the role of a tensor, or of one of several weights in it? */
@@ -72,15 +73,15 @@ static bool has_role(const xfi_entry *e, const char *role, size_t n_chars)
 
 static bool is_bias(const xfi_entry *e, const char *role, size_t n_chars)
 {
-  return has_role(e, role, n_chars) && strcmp(e->suffix, "bias") == 0;
+  return has_role(e, role, n_chars) && xfi_entry_is_bias(e);
 }
 
 /* Is the entry a weight of this role? A bias or scales alone are none. */
 static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
 {
-  if (e->beside != NULL && strcmp(e->suffix, "bias") != 0)
+  if (e->beside != NULL && !xfi_entry_is_bias(e))
     return holds_values(e) && gives_role(e->beside, role, n_chars);
-  return has_role(e, role, n_chars) && !are_scales(e) && strcmp(e->suffix, "bias") != 0;
+  return has_role(e, role, n_chars) && !are_scales(e) && !xfi_entry_is_bias(e);
 }
 
 static bool is_in_some_layer(const xfer_model *model, xfi_stack stack, const char *role,
@@ -189,14 +190,6 @@ static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *
     XFI_TRY(check_layer(&of, rule, role, needs));
   }
   return XFER_OK;
-}
-
-/* Does an earlier family of the model say where the role is needed? */
-static bool is_replaced(const xfer_model *model, int family, const char *role)
-{
-  for (int i = 0; i < family; i++)
-    if (json_object_get(model->all[i]->needs, role) != NULL) return true;
-  return false;
 }
 
 /* The weight of a role in one layer; NULL: the layer has none. */
@@ -308,7 +301,8 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
       const xfi_tensor_rule *rule = find_rule(model, role, xfi_role_chars(role));
       const xfi_ruled needs = {model->all[f], expr};
 
-      if (rule == NULL || is_replaced(model, f, role)) continue;
+      if (rule == NULL) continue;
+      if (xfi_config_rule(model, offsetof(xfi_family, needs), role).expr != expr) continue;
       if (rule->n_layer > 0) XFI_TRY(check_layers(model, rule, role, needs));
       if (rule->n_layer == 0 && !model->without_ends)
         XFI_TRY(check_layer(&outside, rule, role, needs));

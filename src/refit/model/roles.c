@@ -215,7 +215,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   if (*fits || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
   while (n_given < 4 && rule->shape[n_given] != NULL)
     n_given++;
-  if (n_given == n + 1 && n > 0 && strcmp(e->suffix, "bias") == 0) n_given = n;
+  if (n_given == n + 1 && n > 0 && xfi_entry_is_bias(e)) n_given = n;
   if (n_given > 0 && n_given != n) return XFER_OK;
   for (int d = 0; d < n_given; d++) {
     const bool blocks = e->scales == XFI_SCALES_OF_BLOCKS && d >= n_given - 2;
@@ -285,7 +285,7 @@ static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule
 {
   const int64_t block =
       e->scales == XFI_SCALES_OF_BLOCKS && model->block[0] > 0 ? model->block[0] : 1;
-  xfi_var rows = {"rows", e->shape[e->experts ? 1 : 0]};
+  xfi_var rows = {"rows", xfi_entry_rows(e)};
   const xfi_scope scope = {.vars = &rows, .n_vars = 1, .next = &model->scope};
 
   XFI_CHECK(xfi_imul_fits(rows.value, block, &rows.value), XFER_ERR_OVERFLOW,
@@ -309,7 +309,7 @@ static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule
 static xfer_status set_rows(const xfer_model *model, xfi_entry *e, const xfi_segment_rule *rules,
                             int n)
 {
-  int64_t rows = e->shape[e->experts ? 1 : 0], total = 0;
+  int64_t rows = xfi_entry_rows(e), total = 0;
 
   e->n_segments = n;
   for (int i = 0; i < n; i++) {
@@ -385,7 +385,7 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
   int64_t first = 0, rows, total;
   int dim;
 
-  dim = model->entries[at].experts ? 1 : 0;
+  dim = xfi_entry_row_dim(&model->entries[at]);
   total = model->entries[at].shape[dim];
   for (int i = n - 1; i > 0; i--)
     XFI_TRY(xfi_model_duplicate(model, at));

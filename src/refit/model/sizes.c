@@ -6,8 +6,10 @@
 #include "model.h"
 
 #include "error.h"
+#include "names.h"
 
 #include <jansson.h>
+#include <stddef.h>
 #include <string.h>
 
 static const char *const DIMS[] = {"rows", "columns"};
@@ -28,7 +30,7 @@ static xfi_found find_size(int64_t *value, const char *name, size_t n_chars, con
   const xfi_entry *e = context;
 
   for (int d = 0; d < 2; d++) {
-    if (strlen(DIMS[d]) != n_chars || memcmp(DIMS[d], name, n_chars) != 0) continue;
+    if (!xfi_name_is(name, n_chars, DIMS[d])) continue;
     *value = count(e, d);
     return XFI_FOUND;
   }
@@ -40,17 +42,6 @@ static bool is_matrix(const xfi_entry *e)
 {
   return e->scales == XFI_NO_SCALES && e->n_dims - e->experts >= 2 &&
          (*e->suffix == '\0' || strcmp(e->suffix, "weight") == 0);
-}
-
-/* The sizes of a role, in the first family that has them; expr NULL: none has. */
-static xfi_ruled find_sizes(const xfer_model *model, const char *role)
-{
-  for (int f = 0; f < model->n_all; f++) {
-    const json_t *sizes = json_object_get(model->all[f]->sizes, role);
-
-    if (sizes != NULL) return (xfi_ruled){model->all[f], sizes};
-  }
-  return (xfi_ruled){NULL, NULL};
 }
 
 static xfer_status check_dim(const xfer_model *model, const xfi_entry *e, xfi_ruled size, int d,
@@ -75,7 +66,7 @@ xfer_status xfi_model_check_sizes(const xfer_model *model)
     xfi_ruled size;
 
     if (e->role == NULL || e->stack == XFI_EXTRA || !is_matrix(e)) continue;
-    size = find_sizes(model, e->role);
+    size = xfi_config_rule(model, offsetof(xfi_family, sizes), e->role);
     for (int d = 0; d < 2 && size.expr != NULL; d++) {
       const xfi_ruled one = {size.family, json_array_get(size.expr, (size_t)d)};
 

@@ -214,6 +214,13 @@ const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name)
   return NULL;
 }
 
+const xfi_family_side *xfi_family_side_find(const xfi_family *family, const char *side)
+{
+  for (size_t i = 0; i < family->n_sides; i++)
+    if (strcmp(family->sides[i].side, side) == 0) return &family->sides[i];
+  return NULL;
+}
+
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars)
 {
   for (size_t i = rules->n_sides; i-- > 0;) {

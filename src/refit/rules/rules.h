@@ -245,6 +245,8 @@ xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc);
 xfer_status xfi_rules_check(const xfer_rules *rules);
 
 const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
+/* What a family says of a side; NULL: nothing. */
+const xfi_family_side *xfi_family_side_find(const xfi_family *family, const char *side);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);
 
 /* Fails with the first sentence of a "require" whose expression is false, after the formatted text.
