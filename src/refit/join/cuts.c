@@ -40,63 +40,81 @@ static void table_place(xfi_spread_table *t, xfi_spread *spread, int axis, int d
 
 /* ---- placing rows ---- */
 
-/* Checks that rows [begin, end) of a shard are whole blocks of `block` rows, except for the last
- * block. If `block` is 0, there are no blocks. */
-static xfer_status check_scale(int64_t begin, int64_t end, int64_t rows, int64_t block,
-                               const xfer_side *side, const xfi_entry *entry)
+/* Checks that rows [begin, end) of a shard are whole blocks of scales, except for the last block.
+ * FSDP may cut inside one. */
+static xfer_status check_blocks(const xfi_spread_input *in, int64_t begin, int64_t end)
 {
-  XFI_CHECK(block == 0 ||
-                ((begin % block == 0 || begin >= rows) && (end % block == 0 || end >= rows)),
-            XFER_ERR_UNSUPPORTED,
-            "\"%s\": rows %lld to %lld of a shard in \"%s\" are no multiple of the block of %lld",
-            entry->pattern, (long long)begin, (long long)end, side->spec, (long long)block);
+  const xfi_entry *e = in->entry;
+  const int dim = xfi_entry_row_dim(e);
+  const int64_t rows = e->shape[dim];
+  const int64_t block = in->slot->fusing.n_fsdp == 0 && e->n_dims - dim > 1 ? e->block[0] : 0;
+
+  XFI_CHECK(
+      block == 0 || ((begin % block == 0 || begin >= rows) && (end % block == 0 || end >= rows)),
+      XFER_ERR_UNSUPPORTED,
+      "\"%s\": rows %lld to %lld of a shard in \"%s\" are no multiple of the block of %lld",
+      e->pattern, (long long)begin, (long long)end, in->placing->side->spec, (long long)block);
   return XFER_OK;
 }
 
-xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *f, int part,
-                         const xfer_side *side, const xfi_entry *entry)
+/* How the runs of all ranks look: each has all rows, or the r-th the r-th of equal chunks. */
+typedef struct row_form {
+  int64_t rows, each; /* of the entry, and of a chunk */
+  bool whole, chunks; /* until a rank shows otherwise */
+} row_form;
+
+/* Adds the rows of the r-th rank to a table, those that follow each other as one run. */
+static xfer_status add_rank(xfi_spread_table *table, row_form *form, const xfi_spread_input *in,
+                            const xfi_row_ranges *all, int r)
 {
-  const int dim = xfi_entry_row_dim(entry);
-  const int64_t rows = entry->shape[dim];
-  const int64_t block = f->n_fsdp == 0 && entry->n_dims - dim > 1 ? entry->block[0] : 0;
+  const int64_t left = form->rows - r * form->each;
+  const int64_t wanted = left < form->each ? left : form->each;
+  int64_t local = 0, first = 0;
+  int n_runs = 0;
+
+  for (size_t i = 0; i < all->n; n_runs++) {
+    int64_t begin = all->at[i].global, end = begin;
+
+    for (; i < all->n && all->at[i].global == end; i++)
+      end += all->at[i].length;
+    XFI_TRY(check_blocks(in, begin, end));
+    XFI_TRY(table_run(table, begin, end - begin, local));
+    local += end - begin;
+    first = begin;
+  }
+  table_coord(table, local);
+  form->whole = form->whole && n_runs == 1 && local == form->rows;
+  form->chunks =
+      form->chunks &&
+      (wanted > 0 ? n_runs == 1 && first == r * form->each && local == wanted : n_runs == 0);
+  return XFER_OK;
+}
+
+xfer_status xfi_cut_rows(xfi_spread *spread, const xfi_spread_input *in, int axis)
+{
+  const xfi_fusing *f = &in->slot->fusing;
+  const int dim = xfi_entry_row_dim(in->entry), part = in->slot->slot;
+  const int64_t rows = in->entry->shape[dim];
   const xfi_slab *few = xfi_fusing_few(f, part, rows);
   const int all_ranks = xfi_fusing_ranks(f), n = few != NULL ? (int)few->count : all_ranks;
-  const int64_t each = xfi_ceil_div(rows, n);
-  bool whole = true, chunks = true; /* until a rank shows otherwise */
+  row_form form = {.rows = rows, .each = xfi_ceil_div(rows, n), .whole = true, .chunks = true};
   xfi_spread_table *table;
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(xfi_fusing_check(f, side, entry));
+  XFI_TRY_DONE(xfi_fusing_check(f, in->placing->side, in->entry));
   XFI_TRY_DONE(table_begin(&table, spread, n));
   for (int r = 0; r < n; r++) {
-    const int64_t left = rows - r * each, wanted = left < each ? left : each;
-    int64_t local = 0, first = 0;
-    int n_runs = 0;
-
     XFI_TRY_DONE(xfi_fusing_part(f, part, r * (all_ranks / n), &all));
-    for (size_t i = 0; i < all.n; n_runs++) {
-      int64_t begin = all.at[i].global, end = begin;
-
-      for (; i < all.n && all.at[i].global == end; i++)
-        end += all.at[i].length;
-      XFI_TRY_DONE(check_scale(begin, end, rows, block, side, entry));
-      XFI_TRY_DONE(table_run(table, begin, end - begin, local));
-      local += end - begin;
-      first = begin;
-    }
-    table_coord(table, local);
-    whole = whole && n_runs == 1 && local == rows;
-    chunks =
-        chunks && (wanted > 0 ? n_runs == 1 && first == r * each && local == wanted : n_runs == 0);
+    XFI_TRY_DONE(add_rank(table, &form, in, &all, r));
   }
   if (few != NULL && n > 1) {
     spread->shape[axis] = n;
     spread->shape[spread->n_axes] = all_ranks / n;
     spread->placements[spread->n_axes++] = xfer_replicate();
   }
-  if (whole) goto done;
-  if (chunks)
+  if (form.whole) goto done;
+  if (form.chunks)
     spread->placements[axis] = xfer_shard_rule(dim, rows % n == 0 ? XFER_EVEN : XFER_CHUNK);
   else
     table_place(table, spread, axis, dim, false);
@@ -107,11 +125,12 @@ done:
 
 /* ---- experts ---- */
 
-xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
-                        const xfi_entry *entry)
+xfer_status xfi_cut_map(xfi_spread *spread, const xfi_spread_input *in, int axis,
+                        const xfi_map *map)
 {
+  const char *spec = in->placing->side->spec;
   const int n = spread->shape[axis];
-  const int64_t n_experts = entry->shape[0];
+  const int64_t n_experts = in->entry->shape[0];
   bool *held = xfi_calloc((size_t)n_experts, sizeof *held);
   xfi_spread_table *table;
   xfer_status st = XFER_OK;
@@ -126,8 +145,8 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
       const int64_t expert = map != NULL ? map->experts[map->first[r] + i] : r + i * n;
 
       XFI_CHECK_DONE(expert >= 0 && expert < n_experts, XFER_ERR_ARG,
-                     "\"%s\": the expert map has expert %lld, \"%s\" has %lld", side->spec,
-                     (long long)expert, entry->pattern, (long long)n_experts);
+                     "\"%s\": the expert map has expert %lld, \"%s\" has %lld", spec,
+                     (long long)expert, in->entry->pattern, (long long)n_experts);
       held[expert] = true;
       XFI_TRY_DONE(table_run(table, expert, 1, i));
     }
@@ -135,7 +154,7 @@ xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const 
   }
   for (int64_t e = 0; e < n_experts; e++) {
     XFI_CHECK_DONE(held[e], XFER_ERR_ARG, "\"%s\": the expert map gives expert %lld to no rank",
-                   side->spec, (long long)e);
+                   spec, (long long)e);
   }
   table_place(table, spread, axis, 0, false);
 done:
@@ -143,14 +162,14 @@ done:
   return st;
 }
 
-xfer_status xfi_cut_padded(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
-                           int64_t padded)
+xfer_status xfi_cut_padded(xfi_spread *spread, const xfi_spread_input *in, int axis, int dim,
+                           int64_t each, int64_t padded)
 {
   const int n = spread->shape[axis];
   xfi_spread_table *table;
 
   XFI_TRY(table_begin(&table, spread, n));
-  for (int64_t r = 0, left = length; r < n; r++, left -= left < each ? left : each) {
+  for (int64_t r = 0, left = in->entry->shape[dim]; r < n; r++, left -= left < each ? left : each) {
     const int64_t mine = left < each ? left : each;
 
     XFI_TRY(table_run(table, r * each, mine, 0));

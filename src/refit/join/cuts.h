@@ -28,17 +28,25 @@ typedef struct xfi_spread {
   int n_tables;
 } xfi_spread;
 
-/* Cuts the rows of an entry, which is part `part` of the fused tensor, by an axis. This may add an
- * axis. Only FSDP may cut inside a block of scales. */
-xfer_status xfi_cut_rows(xfi_spread *spread, int axis, const xfi_fusing *fusing, int part,
-                         const xfer_side *side, const xfi_entry *entry);
+/* What a spread is made of: an entry in one of its layers, and how the side holds it. */
+typedef struct xfi_spread_input {
+  const xfi_placing *placing;
+  const xfi_entry *entry;
+  const xfi_ruling *ruling;
+  const xfi_slot *slot;
+  int layer; /* -1: outside the layers */
+} xfi_spread_input;
+
+/* Cuts the rows of the entry by an axis. This may add an axis. Only FSDP may cut inside a block of
+ * scales. */
+xfer_status xfi_cut_rows(xfi_spread *spread, const xfi_spread_input *in, int axis);
 /* Cuts experts by a map, or round robin if `map` is NULL. */
-xfer_status xfi_cut_map(xfi_spread *spread, int axis, const xfi_map *map, const xfer_side *side,
-                        const xfi_entry *entry);
-/* Cuts a dim of `length` into pieces of `each`, which go to one rank after the other until nothing
- * is left. The part of each rank is padded with zeros to the length `padded`; if that is negative,
- * it is not padded. */
-xfer_status xfi_cut_padded(xfi_spread *spread, int axis, int dim, int64_t length, int64_t each,
-                           int64_t padded);
+xfer_status xfi_cut_map(xfi_spread *spread, const xfi_spread_input *in, int axis,
+                        const xfi_map *map);
+/* Cuts a dim into pieces of `each`, which go to one rank after the other until nothing is left. The
+ * part of each rank is padded with zeros to the length `padded`; if that is negative, it is not
+ * padded. */
+xfer_status xfi_cut_padded(xfi_spread *spread, const xfi_spread_input *in, int axis, int dim,
+                           int64_t each, int64_t padded);
 
 #endif

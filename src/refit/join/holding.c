@@ -57,17 +57,18 @@ static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_ent
 
 /* ---- meshes ---- */
 
-/* The ranks that hold an entry: those of some stages, one rank, or all. */
-typedef struct xfi_holders {
+/* The ranks that hold an entry: those of some stages, one rank, or all; and in which type. */
+typedef struct holders {
   int first_stage, last_stage; /* these two alone if `ends`, else those between too */
   bool ends;
   bool all;
   int one_rank; /* -1: not one alone */
-} xfi_holders;
+  xfer_dtype dtype;
+} holders;
 
-static int n_stages(const xfi_holders *holders)
+static int n_stages(const holders *by)
 {
-  return holders->ends ? 2 : holders->last_stage - holders->first_stage + 1;
+  return by->ends ? 2 : by->last_stage - by->first_stage + 1;
 }
 
 static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const int *ranks)
@@ -79,27 +80,27 @@ static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const i
 
 /* The mesh is owned by p or its side. */
 static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
-                             const xfi_holders *holders)
+                             const holders *by)
 {
   const xfer_side *side = p->side;
   const size_t n = (size_t)xfi_side_stage_size(side);
-  const int *ranks = &holders->one_rank;
+  const int *ranks = &by->one_rank;
   int shape[XFER_MAX_DIMS] = {1}, n_axes = 1, *ends = NULL;
   xfer_status st = XFER_OK;
 
   *mesh = side->mesh;
-  if (holders->one_rank < 0 && holders->all) return XFER_OK;
-  if (holders->one_rank < 0) {
+  if (by->one_rank < 0 && by->all) return XFER_OK;
+  if (by->one_rank < 0) {
     n_axes = 0;
-    if (n_stages(holders) > 1) shape[n_axes++] = n_stages(holders);
+    if (n_stages(by) > 1) shape[n_axes++] = n_stages(by);
     for (int a = 0; a < spread->n_axes; a++)
       shape[n_axes++] = spread->shape[a];
-    ranks = &side->ranks_by_stage[(size_t)holders->first_stage * n];
-    if (holders->ends) {
+    ranks = &side->ranks_by_stage[(size_t)by->first_stage * n];
+    if (by->ends) {
       ends = xfi_calloc(2 * n, sizeof *ends);
       XFI_CHECK_DONE(ends != NULL, XFER_ERR_NOMEM, "%zu ranks", 2 * n);
       memcpy(ends, ranks, n * sizeof *ends);
-      memcpy(&ends[n], &side->ranks_by_stage[(size_t)holders->last_stage * n], n * sizeof *ends);
+      memcpy(&ends[n], &side->ranks_by_stage[(size_t)by->last_stage * n], n * sizeof *ends);
       ranks = ends;
     }
   }
@@ -116,18 +117,17 @@ done:
 }
 
 static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_entry *entry,
-                               xfer_dtype dtype, const xfi_spread *spread,
-                               const xfi_holders *holders)
+                               const xfi_spread *spread, const holders *by)
 {
   xfer_placement placements[XFER_MAX_DIMS + 1];
   int32_t order[XFER_MAX_DIMS + 1];
-  bool whole = holders->all || holders->one_rank >= 0;
-  int lead = !whole && n_stages(holders) > 1;
+  bool whole = by->all || by->one_rank >= 0;
+  int lead = !whole && n_stages(by) > 1;
   xfer_mesh *mesh = NULL;
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   xfer_status st;
 
-  XFI_TRY(find_mesh(&mesh, p, spread, holders));
+  XFI_TRY(find_mesh(&mesh, p, spread, by));
   placements[0] = xfer_replicate();
   order[0] = 0;
   for (int a = 0; a < spread->n_axes && !whole; a++)
@@ -135,7 +135,7 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   for (int a = 0; a < spread->n_order && !whole; a++)
     order[lead + a] = spread->order[a] + lead;
   desc.mesh = mesh;
-  desc.dtype = (int32_t)dtype;
+  desc.dtype = (int32_t)by->dtype;
   desc.n_dims = entry->n_dims;
   desc.shape = entry->shape;
   desc.padded_shape = spread->padded && !whole ? spread->padded_shape : NULL;
@@ -162,19 +162,19 @@ static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
                 : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
 }
 
-static void choose_stages(xfi_holders *holders, const xfi_placing *p, const xfi_ruling *r)
+static void choose_stages(holders *by, const xfi_placing *p, const xfi_ruling *r)
 {
   const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
   const int last = p->side->pp - 1, n = p->model->n_layers;
   const xfi_stage stage = r->rule != NULL ? r->rule->stage : XFI_STAGE_FIRST;
 
-  holders->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
-  if (stage == XFI_STAGE_LAST_LAYER && n > 0) holders->first_stage = p->stages[n - 1] % p->side->pp;
-  holders->last_stage = holders->first_stage;
+  by->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
+  if (stage == XFI_STAGE_LAST_LAYER && n > 0) by->first_stage = p->stages[n - 1] % p->side->pp;
+  by->last_stage = by->first_stage;
   if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
-    holders->first_stage = 0;
-    holders->last_stage = last;
-    holders->ends = !everywhere && last > 1;
+    by->first_stage = 0;
+    by->last_stage = last;
+    by->ends = !everywhere && last > 1;
   }
 }
 
@@ -182,28 +182,28 @@ static void choose_stages(xfi_holders *holders, const xfi_placing *p, const xfi_
 typedef struct layout_input {
   xfi_ruling ruling;         /* its rule is NULL where the caller places the entry */
   const xfi_override *place; /* the caller's placement; NULL: none */
-  xfer_dtype dtype;
-  xfi_holders holders; /* stages are chosen for each layer */
+  holders by;                /* stages are chosen for each layer */
 } layout_input;
 
+/* Makes the layout of an entry in its k-th layer. */
 static xfer_status layout_of(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
-                             const layout_input *input, int k, xfer_layout **layout)
+                             const layout_input *input, int k)
 {
-  bool whole = input->holders.all || input->holders.one_rank >= 0;
-  xfi_holders holders = input->holders;
+  const xfi_spread_input in = {p, entry, &input->ruling, &held->slot, xfi_entry_layer(entry, k)};
+  bool whole = input->by.all || input->by.one_rank >= 0;
+  holders by = input->by;
   xfi_spread spread = {0};
   xfer_status st = XFER_OK;
 
   if (entry->stack == XFI_OUTSIDE)
-    choose_stages(&holders, p, &input->ruling);
+    choose_stages(&by, p, &input->ruling);
   else
-    holders.first_stage = holders.last_stage = stage_of(p, entry, k);
+    by.first_stage = by.last_stage = stage_of(p, entry, k);
   if (!whole && input->ruling.rule != NULL)
-    XFI_TRY_DONE(
-        xfi_spread_make(&spread, p, entry, &input->ruling, &held->slot, xfi_entry_layer(entry, k)));
+    XFI_TRY_DONE(xfi_spread_make(&spread, &in));
   else if (!whole && input->place != NULL)
     XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, input->place->value));
-  XFI_TRY_DONE(make_layout(layout, p, entry, input->dtype, &spread, &holders));
+  XFI_TRY_DONE(make_layout(&held->layouts[k], p, entry, &spread, &by));
 done:
   xfi_spread_free(&spread);
   return st;
@@ -216,7 +216,7 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const layou
 {
   for (int i = k - 1; i >= 0; i--) {
     if (maps[i] != maps[k]) continue;
-    if (input->holders.all || input->holders.one_rank >= 0) return i;
+    if (input->by.all || input->by.one_rank >= 0) return i;
     if (stage_of(p, entry, i) == stage_of(p, entry, k)) return i;
     if (p->side->n_maps < 2) return -1; /* layers of a stage are adjacent */
   }
@@ -241,7 +241,7 @@ static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_ent
     if (same >= 0)
       held->layouts[k] = xfi_layout_share(held->layouts[same]);
     else
-      XFI_TRY_DONE(layout_of(held, p, entry, input, k, &held->layouts[k]));
+      XFI_TRY_DONE(layout_of(held, p, entry, input, k));
   }
 done:
   xfi_free(maps);
@@ -309,7 +309,7 @@ static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_ent
 
     if (is_beside && p->side->framework->layer_prefix != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
-    input->holders.all = true;
+    input->by.all = true;
   }
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
   return make_layouts(held, p, entry, input);
@@ -361,20 +361,20 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
   const xfi_override *place, *whole, *typed;
   const xfi_local_rule *rule;
   bool ignored = false;
-  layout_input input = {.holders = {.one_rank = -1}};
+  layout_input input = {.by = {.one_rank = -1}};
 
   XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, entry));
   XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, entry));
   XFI_TRY(find_override(&typed, p, XFI_OVERRIDE_DTYPE, entry));
-  input.dtype = dtype_of(p, entry, NULL, typed);
-  if (input.dtype != own.dtype)
+  input.by.dtype = dtype_of(p, entry, NULL, typed);
+  if (input.by.dtype != own.dtype)
     own.block[0] = own.block[1] = 0; /* there are no blocks that a layout could cut */
   input.place = place;
   XFI_TRY(are_scales_dropped(&held->scales_dropped, p, entry));
   if (held->scales_dropped || place != NULL || whole != NULL) {
-    held->absent = input.holders.all = held->scales_dropped;
+    held->absent = input.by.all = held->scales_dropped;
     if (!held->scales_dropped && place == NULL)
-      input.holders.one_rank = p->side->mesh->ranks[whole->value];
+      input.by.one_rank = p->side->mesh->ranks[whole->value];
     XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
     return make_layouts(held, p, entry, &input);
   }
@@ -390,8 +390,8 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
   XFI_CHECK(rule->refusal == NULL, XFER_ERR_UNSUPPORTED,
             "\"%s\" in \"%s\": %s; ignore it or place it", entry->pattern, p->side->spec,
             rule->refusal);
-  input.dtype = dtype_of(p, entry, rule, typed);
-  if (input.dtype != own.dtype) own.block[0] = own.block[1] = 0;
+  input.by.dtype = dtype_of(p, entry, rule, typed);
+  if (input.by.dtype != own.dtype) own.block[0] = own.block[1] = 0;
   XFI_TRY(xfi_slot_make(&held->slot, p, entry, &input.ruling));
   XFI_TRY(make_layouts(held, p, entry, &input));
   /* A caller who sets the type has the checkpoint's own values. */

@@ -18,9 +18,10 @@ static int add_axis(xfi_spread *spread, int size)
 }
 
 /* Cuts a dim. Refused if the ranks do not divide the dim, or if a block would be cut. */
-static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
-                           int axis, int dim)
+static xfer_status cut_dim(xfi_spread *spread, const xfi_spread_input *in, int axis, int dim)
 {
+  const xfer_side *side = in->placing->side;
+  const xfi_entry *entry = in->entry;
   const int n = spread->shape[axis], in_block = dim - (entry->n_dims - 2);
   const int64_t block = in_block >= 0 && in_block < 2 ? entry->block[in_block] : 0;
   const int64_t length = entry->shape[dim], part = xfi_ceil_div(length, n);
@@ -39,9 +40,10 @@ static xfer_status cut_dim(xfi_spread *spread, const xfer_side *side, const xfi_
 
 /* Finds the multiple to which the vocabulary is padded, which may depend on its rows and on the
  * number of ranks that share them. */
-static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
-                                   const xfi_entry *entry, int n)
+static xfer_status find_vocab_unit(int64_t *unit, const xfi_spread_input *in, int n)
 {
+  const xfi_placing *placing = in->placing;
+  const xfi_entry *entry = in->entry;
   const xfi_var own[] = {{"rows", entry->shape[0]}, {"ranks", n}};
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
@@ -53,16 +55,16 @@ static xfer_status find_vocab_unit(int64_t *unit, const xfi_placing *placing,
 }
 
 /* Cuts the vocabulary, or only pads it if each rank has it whole. */
-static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                             bool whole, int axis)
+static xfer_status cut_vocab(xfi_spread *spread, const xfi_spread_input *in, int axis)
 {
-  const xfer_side *side = placing->side;
+  const xfer_side *side = in->placing->side;
+  const xfi_entry *entry = in->entry;
+  const bool whole = in->slot->whole;
   int64_t unit, padded;
   int n = spread->shape[axis];
 
-  if (side->framework->vocab == NULL)
-    return whole ? XFER_OK : cut_dim(spread, side, entry, axis, 0);
-  XFI_TRY(find_vocab_unit(&unit, placing, entry, whole ? 1 : n));
+  if (side->framework->vocab == NULL) return whole ? XFER_OK : cut_dim(spread, in, axis, 0);
+  XFI_TRY(find_vocab_unit(&unit, in, whole ? 1 : n));
   XFI_CHECK(xfi_imul_fits(xfi_ceil_div(entry->shape[0], unit), unit, &padded), XFER_ERR_SHAPE,
             "\"%s\": a vocabulary of %lld has no room for padding", entry->pattern,
             (long long)entry->shape[0]);
@@ -78,117 +80,122 @@ static xfer_status cut_vocab(xfi_spread *spread, const xfi_placing *placing, con
 
 /* ---- tensor parallelism ---- */
 
-/* Sets *each to how much of a dim of units[0] units each of n ranks has, and *padded to the same,
- * padded to a multiple of units[1] units. */
-static xfer_status share_units(const xfi_entry *entry, const int64_t units[2], int dim, int n,
-                               int64_t *each, int64_t *padded)
+/* How much of a dim a rank has, without and with padding. */
+typedef struct share {
+  int64_t each, padded;
+} share;
+
+/* Finds the share of each of n ranks in a dim that the rule divides into units, `count` of them in
+ * all, and pads to a multiple of `multiple` units. */
+static xfer_status share_units(share *of, const xfi_entry *entry, const int64_t rule[2], int dim,
+                               int n)
 {
-  const int64_t count = units[0], multiple = units[1], length = entry->shape[dim];
+  const int64_t count = rule[0], multiple = rule[1], length = entry->shape[dim];
 
   XFI_CHECK(count > 0 && count < 1 << 30 && length % count == 0 && multiple > 0 &&
                 multiple < 1 << 20,
             XFER_ERR_SHAPE, "\"%s\": %lld does not divide into %lld units, by multiples of %lld",
             entry->pattern, (long long)length, (long long)count, (long long)multiple);
-  *each = xfi_ceil_div(count, n) * (length / count);
-  *padded = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
+  of->each = xfi_ceil_div(count, n) * (length / count);
+  of->padded = xfi_ceil_div(xfi_ceil_div(count, n), multiple) * multiple * (length / count);
   return XFER_OK;
 }
 
 /* Cuts a dim by whole units; this is an even cut if each rank has the same number of them and no
  * padding. */
-static xfer_status cut_units(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
-                             const int64_t units[2], int axis, int dim)
+static xfer_status cut_units(xfi_spread *spread, const xfi_spread_input *in, int axis, int dim)
 {
-  int n = spread->shape[axis];
-  int64_t length = entry->shape[dim], each, padded;
+  const int n = spread->shape[axis];
+  share of;
 
-  XFI_TRY(share_units(entry, units, dim, n, &each, &padded));
-  if (each * n == length && each == padded) return cut_dim(spread, side, entry, axis, dim);
-  return xfi_cut_padded(spread, axis, dim, length, each, padded);
+  XFI_TRY(share_units(&of, in->entry, &in->ruling->is[XFI_UNITS], dim, n));
+  if (of.each * n == in->entry->shape[dim] && of.each == of.padded)
+    return cut_dim(spread, in, axis, dim);
+  return xfi_cut_padded(spread, in, axis, dim, of.each, of.padded);
 }
 
 /* Pads the other dim, which is not cut. */
-static xfer_status widen(xfi_spread *spread, const xfi_entry *entry, const int64_t units[2],
-                         int dim)
+static xfer_status widen(xfi_spread *spread, const xfi_spread_input *in, int dim)
 {
-  int64_t all;
+  share of;
 
-  memcpy(spread->padded_shape, entry->shape, sizeof spread->padded_shape);
+  XFI_TRY(share_units(&of, in->entry, &in->ruling->is[XFI_ACROSS], dim, 1));
+  memcpy(spread->padded_shape, in->entry->shape, sizeof spread->padded_shape);
+  spread->padded_shape[dim] = of.padded;
   spread->padded = true;
-  return share_units(entry, units, dim, 1, &all, &spread->padded_shape[dim]);
+  return XFER_OK;
 }
 
 /* Cuts the last of the weights in a local tensor. It gets the padding that makes the rows of all of
- * them a multiple of `multiple`. */
-static xfer_status cut_last(xfi_spread *spread, const xfi_entry *entry, const xfi_slot *slot,
-                            int64_t multiple, int axis, int dim)
+ * them a multiple. */
+static xfer_status cut_last(xfi_spread *spread, const xfi_spread_input *in, int axis, int dim)
 {
-  const int64_t length = entry->shape[dim], n = spread->shape[axis];
+  const int64_t length = in->entry->shape[dim], n = spread->shape[axis];
+  const int64_t multiple = in->ruling->is[XFI_MULTIPLE];
   int64_t rows = 0;
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   XFI_CHECK_DONE(multiple < 1 << 20 && length % n == 0, XFER_ERR_SHAPE,
                  "\"%s\": %lld rows of %lld ranks, with room for a multiple of %lld",
-                 entry->pattern, (long long)length, (long long)n, (long long)multiple);
-  for (int part = 0; part < slot->n_slots; part++) {
-    XFI_TRY_DONE(xfi_fusing_part(&slot->fusing, part, 0, &all));
+                 in->entry->pattern, (long long)length, (long long)n, (long long)multiple);
+  for (int part = 0; part < in->slot->n_slots; part++) {
+    XFI_TRY_DONE(xfi_fusing_part(&in->slot->fusing, part, 0, &all));
     for (size_t i = 0; i < all.n; i++)
       rows += all.at[i].length;
   }
-  XFI_TRY_DONE(xfi_cut_padded(spread, axis, dim, length, length / n,
+  XFI_TRY_DONE(xfi_cut_padded(spread, in, axis, dim, length / n,
                               length / n + xfi_ceil_div(rows, multiple) * multiple - rows));
 done:
   xfi_free(all.at);
   return st;
 }
 
-static xfer_status cut_tp(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                          const xfi_ruling *ruling, const xfi_slot *slot, int axis)
+static xfer_status cut_tp(xfi_spread *spread, const xfi_spread_input *in, int axis)
 {
-  const xfi_local_rule *rule = ruling->rule;
-  bool bias = xfi_entry_is_bias(entry), rows_alone = bias || xfi_scales_have_rows(entry->scales);
-  int rows = xfi_entry_row_dim(entry), last = entry->n_dims - 1, n = spread->shape[axis];
-  int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
+  const xfi_local_rule *rule = in->ruling->rule;
+  const xfi_entry *entry = in->entry;
+  const xfi_slot *slot = in->slot;
+  const bool bias = xfi_entry_is_bias(entry);
+  const bool rows_alone = bias || xfi_scales_have_rows(entry->scales);
+  const int rows = xfi_entry_row_dim(entry), last = entry->n_dims - 1;
+  const int across = rule->cut == XFI_CUT_COLS ? rows : last > rows ? last : -1;
 
   if (rule->cut == XFI_CUT_NONE || entry->n_dims <= rows ||
       (entry->scales == XFI_SCALES_OF_WEIGHTS && slot->whole))
     return XFER_OK;
-  if (rule->traits[XFI_ACROSS] != NULL && across >= 0)
-    XFI_TRY(widen(spread, entry, &ruling->is[XFI_ACROSS], across));
+  if (rule->traits[XFI_ACROSS] != NULL && across >= 0) XFI_TRY(widen(spread, in, across));
   if (rule->traits[XFI_UNITS] != NULL && !slot->whole && (rule->cut == XFI_CUT_ROWS || !rows_alone))
-    return cut_units(spread, placing->side, entry, &ruling->is[XFI_UNITS], axis,
-                     rule->cut == XFI_CUT_ROWS ? rows : last);
-  if (ruling->is[XFI_MULTIPLE] > 0 && slot->slot + 1 == slot->n_slots)
-    return cut_last(spread, entry, slot, ruling->is[XFI_MULTIPLE], axis, rows);
-  if (rule->cut == XFI_CUT_ROWS)
-    return xfi_cut_rows(spread, axis, &slot->fusing, slot->slot, placing->side, entry);
-  if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, placing, entry, slot->whole, axis);
+    return cut_units(spread, in, axis, rule->cut == XFI_CUT_ROWS ? rows : last);
+  if (in->ruling->is[XFI_MULTIPLE] > 0 && slot->slot + 1 == slot->n_slots)
+    return cut_last(spread, in, axis, rows);
+  if (rule->cut == XFI_CUT_ROWS) return xfi_cut_rows(spread, in, axis);
+  if (rule->cut == XFI_CUT_VOCAB) return cut_vocab(spread, in, axis);
   if (slot->whole) return XFER_OK;
-  if (!rows_alone) return cut_dim(spread, placing->side, entry, axis, last);
+  if (!rows_alone) return cut_dim(spread, in, axis, last);
   /* Partial sums are added over the ranks, so only one of them may add the bias. */
-  if (bias && ruling->is[XFI_BIAS_FIRST] != 0 && n > 1)
-    XFI_TRY(xfi_cut_padded(spread, axis, rows, entry->shape[rows], entry->shape[rows],
+  if (bias && in->ruling->is[XFI_BIAS_FIRST] != 0 && spread->shape[axis] > 1)
+    XFI_TRY(xfi_cut_padded(spread, in, axis, rows, entry->shape[rows],
                            spread->padded ? spread->padded_shape[rows] : entry->shape[rows]));
   return XFER_OK;
 }
 
 /* ---- experts ---- */
 
-static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
-                               const xfi_entry *entry, int axis, int layer)
+static xfer_status cut_experts(xfi_spread *spread, const xfi_spread_input *in, int axis)
 {
-  const xfer_side *side = placing->side;
+  const xfer_side *side = in->placing->side;
+  const xfi_entry *entry = in->entry;
   const xfi_side_rules *framework = side->framework;
-  const xfi_map *map = xfi_map_find(side, layer);
+  const xfi_map *map = xfi_map_find(side, in->layer);
   int n = spread->shape[axis];
   int64_t round_robin;
 
   XFI_CHECK(map != NULL || side->n_maps == 0, XFER_ERR_ARG,
-            "\"%s\": the expert map has no layer %d, which has experts", side->spec, layer);
+            "\"%s\": the expert map has no layer %d, which has experts", side->spec, in->layer);
   if (n == 1 && map == NULL) return XFER_OK;
-  XFI_TRY(xfi_placing_eval(&round_robin, placing, entry, framework->round_robin));
-  if (map != NULL || round_robin != 0) return xfi_cut_map(spread, axis, map, side, entry);
+  XFI_TRY(xfi_placing_eval(&round_robin, in->placing, entry, framework->round_robin));
+  if (map != NULL || round_robin != 0) return xfi_cut_map(spread, in, axis, map);
   XFI_CHECK(framework->expert_cut != XFER_EVEN || entry->shape[0] % n == 0, XFER_ERR_SHAPE,
             "\"%s\": %lld experts do not divide by ep %d", entry->pattern,
             (long long)entry->shape[0], n);
@@ -198,9 +205,11 @@ static xfer_status cut_experts(xfi_spread *spread, const xfi_placing *placing,
 
 /* ---- FSDP, which cuts what the other axes left, along the first dim of the local tensor ---- */
 
-static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi_entry *entry,
-                            const xfi_slot *slot, int axis)
+static xfer_status cut_fsdp(xfi_spread *spread, const xfi_spread_input *in, int axis)
 {
+  const xfer_side *side = in->placing->side;
+  const xfi_entry *entry = in->entry;
+  const xfi_slot *slot = in->slot;
   const int n = spread->shape[axis], dim = slot->order[slot->each_expert];
 
   if (entry->n_dims <= dim || n == 1 || slot->whole) return XFER_OK;
@@ -213,7 +222,7 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
               entry->pattern, side->spec);
   if (entry->home.lead > 0)
     return xfi_cut_padded(
-        spread, axis, dim, entry->shape[dim],
+        spread, in, axis, dim,
         xfi_ceil_div(entry->home.lead, n) * (entry->shape[dim] / entry->home.lead), -1);
   spread->placements[axis] = xfer_shard(dim);
   spread->n_order = spread->n_axes;
@@ -224,30 +233,26 @@ static xfer_status cut_fsdp(xfi_spread *spread, const xfer_side *side, const xfi
   return XFER_OK;
 }
 
-xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_ruling *ruling, const xfi_slot *slot, int layer)
+xfer_status xfi_spread_make(xfi_spread *spread, const xfi_spread_input *in)
 {
-  const xfi_grid *grid = slot->grid;
+  const xfi_grid *grid = in->slot->grid;
   int at[XFI_MAX_AXES];
 
   memset(spread, 0, sizeof *spread);
   add_axis(spread, grid->replicas);
-  if (slot->fusing.n_fsdp > 0)
-    return xfi_cut_rows(spread, add_axis(spread, xfi_fusing_ranks(&slot->fusing)), &slot->fusing,
-                        slot->slot, placing->side, entry);
+  if (in->slot->fusing.n_fsdp > 0)
+    return xfi_cut_rows(spread, in, add_axis(spread, xfi_fusing_ranks(&in->slot->fusing)));
   for (int a = grid->rule->n_axes - 1; a >= 0; a--)
     at[a] = add_axis(spread, grid->sizes[a]);
   for (int a = grid->rule->n_axes - 1; a >= 0; a--) {
     /* A tensor without a dim of experts is on each rank. */
-    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS && entry->experts)
-      XFI_TRY(cut_experts(spread, placing, entry, at[a], layer));
+    if (grid->rule->uses[a] == XFI_AXIS_EXPERTS && in->entry->experts)
+      XFI_TRY(cut_experts(spread, in, at[a]));
     /* The axis of tensor parallelism may become two. */
-    if (grid->rule->uses[a] == XFI_AXIS_CUT)
-      XFI_TRY(cut_tp(spread, placing, entry, ruling, slot, at[a]));
+    if (grid->rule->uses[a] == XFI_AXIS_CUT) XFI_TRY(cut_tp(spread, in, at[a]));
   }
   for (int a = 0; a < grid->rule->n_axes; a++) {
-    if (grid->rule->uses[a] == XFI_AXIS_FSDP)
-      XFI_TRY(cut_fsdp(spread, placing->side, entry, slot, at[a]));
+    if (grid->rule->uses[a] == XFI_AXIS_FSDP) XFI_TRY(cut_fsdp(spread, in, at[a]));
   }
   return XFER_OK;
 }
@@ -256,6 +261,7 @@ xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, con
                              int dim)
 {
   const xfi_grid *grid = &placing->side->dense;
+  const xfi_spread_input in = {.placing = placing, .entry = entry};
   int n = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
   int axis;
 
@@ -266,7 +272,7 @@ xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, con
             placing->side->spec);
   add_axis(spread, xfi_side_stage_size(placing->side) / n);
   axis = add_axis(spread, n);
-  if (dim >= 0) XFI_TRY(cut_dim(spread, placing->side, entry, axis, dim));
+  if (dim >= 0) XFI_TRY(cut_dim(spread, &in, axis, dim));
   return XFER_OK;
 }
 

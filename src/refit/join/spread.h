@@ -5,8 +5,7 @@
 #include "cuts.h"
 
 /* By the rule that applies. */
-xfer_status xfi_spread_make(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
-                            const xfi_ruling *ruling, const xfi_slot *slot, int layer);
+xfer_status xfi_spread_make(xfi_spread *spread, const xfi_spread_input *in);
 /* Tensor parallelism splits `dim` evenly; negative: whole. For xfer_side_place(). */
 xfer_status xfi_spread_place(xfi_spread *spread, const xfi_placing *placing, const xfi_entry *entry,
                              int dim);
