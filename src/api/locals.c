@@ -63,31 +63,34 @@ xfer_status xfer_locals_part_get(const xfer_locals *locals, size_t i, size_t k,
 }
 
 static xfer_status hand_in(const char *who, xfer_locals *locals, xfer_refit_side side,
-                           const char *name, xfer_dtype dtype, void *base, const int64_t *shape,
-                           const int64_t *strides, int n_dims, bool again)
+                           const xfi_given *given)
 {
   XFI_NEED_IN(who, 1, locals);
-  XFI_NEED_IN(who, 1, name);
-  XFI_NEED_IN(who, n_dims != 0, shape);
+  XFI_CHECK(given->name != NULL, XFER_ERR_ARG, "%s: name is NULL", who);
+  XFI_CHECK(given->n_dims == 0 || given->shape != NULL, XFER_ERR_ARG, "%s: shape is NULL", who);
   XFI_CHECK(side == XFER_REFIT_TRAIN || side == XFER_REFIT_GEN, XFER_ERR_ARG,
-            "\"%s\": side %d; want XFER_REFIT_TRAIN or XFER_REFIT_GEN", name, (int)side);
-  XFI_CHECK(n_dims >= 0 && n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
-            "\"%s\" with %d dims; 0 to 8 are possible", name, n_dims);
-  return xfi_locals_give(locals, (int)side, name, dtype, base, shape, strides, n_dims, again);
+            "\"%s\": side %d; want XFER_REFIT_TRAIN or XFER_REFIT_GEN", given->name, (int)side);
+  XFI_CHECK(given->n_dims >= 0 && given->n_dims <= XFER_MAX_DIMS, XFER_ERR_ARG,
+            "\"%s\" with %d dims; 0 to 8 are possible", given->name, given->n_dims);
+  return xfi_locals_give(locals, (int)side, given);
 }
 
 xfer_status xfer_locals_give(xfer_locals *locals, xfer_refit_side side, const char *name,
                              xfer_dtype dtype, void *base, const int64_t *shape,
                              const int64_t *strides, int n_dims)
 {
-  return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, false);
+  const xfi_given given = {name, dtype, base, shape, strides, n_dims, false};
+
+  return hand_in(__func__, locals, side, &given);
 }
 
 xfer_status xfer_locals_update(xfer_locals *locals, xfer_refit_side side, const char *name,
                                xfer_dtype dtype, void *base, const int64_t *shape,
                                const int64_t *strides, int n_dims)
 {
-  return hand_in(__func__, locals, side, name, dtype, base, shape, strides, n_dims, true);
+  const xfi_given given = {name, dtype, base, shape, strides, n_dims, true};
+
+  return hand_in(__func__, locals, side, &given);
 }
 
 xfer_status xfer_locals_view(xfer_locals *locals, size_t tensor, xfer_view *src, xfer_view *dst,

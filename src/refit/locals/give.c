@@ -117,10 +117,10 @@ done:
   return st;
 }
 
-static bool is_empty(const int64_t *shape, int n_dims)
+static bool is_empty(const xfi_given *given)
 {
-  for (int d = 0; d < n_dims; d++)
-    if (shape[d] == 0) return true;
+  for (int d = 0; d < given->n_dims; d++)
+    if (given->shape[d] == 0) return true;
   return false;
 }
 
@@ -216,14 +216,14 @@ static bool shape_is(const xfi_local_tensor *local, const int64_t *shape, int n_
   return true;
 }
 
-static xfer_status refuse_shape(const xfi_local_tensor *local, const char *name,
-                                const int64_t *shape, int n_dims)
+static xfer_status refuse_shape(const xfi_local_tensor *local, const xfi_given *given)
 {
   char want[128], have[128];
 
-  format_shape(have, sizeof have, shape, n_dims);
+  format_shape(have, sizeof have, given->shape, given->n_dims);
   format_shape(want, sizeof want, local->shape, local->n_dims);
-  return XFI_ERROR(XFER_ERR_MISMATCH, "\"%s\" is %s, its shape should be %s", name, have, want);
+  return XFI_ERROR(XFER_ERR_MISMATCH, "\"%s\" is %s, its shape should be %s", given->name, have,
+                   want);
 }
 
 /* Checks that the strides give each element an address within 2^62 bytes, since views are computed
@@ -265,32 +265,34 @@ static xfer_status check_reach(const xfi_local_tensor *local, const char *name)
 }
 
 /* Takes the tensor if it is as expected; else XFER_ERR_MISMATCH. */
-static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const char *name,
-                        xfer_dtype dtype, void *base, const int64_t *shape, const int64_t *strides,
-                        int n_dims)
+static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const xfi_given *given)
 {
   int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
   xfi_local_tensor moved = *local;
+  const bool dense = given->strides == NULL;
+  const xfer_dtype dtype = given->dtype;
   int n;
 
-  if (n_dims > 0) memcpy(sizes, shape, (size_t)n_dims * sizeof *shape);
-  if (n_dims > 0 && strides != NULL) memcpy(steps, strides, (size_t)n_dims * sizeof *strides);
-  n = join_dims(sizes, strides == NULL ? NULL : steps, n_dims, local);
-  if (!shape_is(local, sizes, n)) return refuse_shape(local, name, shape, n_dims);
+  for (int d = 0; d < given->n_dims; d++) {
+    sizes[d] = given->shape[d];
+    if (!dense) steps[d] = given->strides[d];
+  }
+  n = join_dims(sizes, dense ? NULL : steps, given->n_dims, local);
+  if (!shape_is(local, sizes, n)) return refuse_shape(local, given);
   /* Engines keep elements that torch had no type for as bytes: f8e8m0, and pairs of 4-bit values,
    * which are published as i8. */
   XFI_CHECK(dtype == local->dtype ||
                 (dtype == XFER_U8 && (local->dtype == XFER_F8E8M0 || local->dtype == XFER_I8)),
-            XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", name, xfi_dtype_name((int)dtype),
-            xfi_dtype_name((int)local->dtype));
-  XFI_CHECK(base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", name);
-  if (strides != NULL) XFI_TRY(check_strides(local, name, steps));
-  moved.base = base;
-  if (strides != NULL)
-    memcpy(moved.strides, steps, (size_t)n * sizeof *steps);
-  else
+            XFER_ERR_MISMATCH, "\"%s\" is %s, it should be %s", given->name,
+            xfi_dtype_name((int)dtype), xfi_dtype_name((int)local->dtype));
+  XFI_CHECK(given->base != NULL, XFER_ERR_MISMATCH, "\"%s\" has no address", given->name);
+  if (!dense) XFI_TRY(check_strides(local, given->name, steps));
+  moved.base = given->base;
+  if (dense)
     xfi_local_make_dense(&moved);
-  XFI_TRY(check_reach(&moved, name));
+  else
+    memcpy(moved.strides, steps, (size_t)n * sizeof *steps);
+  XFI_TRY(check_reach(&moved, given->name));
   if (local->wrong) drop_problems(locals, local);
   *local = moved;
   local->wrong = false;
@@ -300,11 +302,24 @@ static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const char
   return XFER_OK;
 }
 
-xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
-                            void *base, const int64_t *shape, const int64_t *strides, int n_dims,
-                            bool again)
+/* Refuses a tensor that this rank does not have. */
+static xfer_status refuse_unknown(const xfer_locals *locals, const xfer_side *side,
+                                  const char *name)
+{
+  XFI_CHECK(strstr(name, "lora_") == NULL && strstr(name, ".adapter.") == NULL, XFER_ERR_MISMATCH,
+            "\"%s\" is not merged into its weight", name);
+  return XFI_ERROR(
+      XFER_ERR_MISMATCH,
+      "\"%s\" is not a tensor of rank %d in \"%s\": ignore it if it is no weight, else "
+      "the model's table has it by another name or not at all",
+      name, locals->rank, side->spec);
+}
+
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const xfi_given *given)
 {
   const xfer_side *s = locals->refit->sides[side].side;
+  const char *name = given->name;
+  const bool again = given->again;
   char *renamed = NULL;
   xfi_local_tensor *local = NULL;
   bool ignored, tied;
@@ -312,8 +327,8 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
 
   XFI_CHECK_DONE(s != NULL, XFER_ERR_ARG, "\"%s\": this refit does not know that side", name);
   ignored = xfi_side_ignores(s, name);
-  if (ignored || is_empty(shape, n_dims)) locals->n_ignored += !again;
-  if (is_empty(shape, n_dims)) return XFER_OK;
+  if (ignored || is_empty(given)) locals->n_ignored += !again;
+  if (is_empty(given)) return XFER_OK;
   XFI_TRY_DONE(rename_given(&renamed, s, name));
   XFI_TRY_DONE(find_spelling(&local, locals, side, renamed));
   if (ignored) {
@@ -326,18 +341,12 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfe
                    local->name);
     XFI_CHECK_DONE(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback",
                    name);
-    XFI_TRY_DONE(take(locals, local, name, dtype, base, shape, strides, n_dims));
+    XFI_TRY_DONE(take(locals, local, given));
   } else if (local != NULL || tied || is_made(locals, side, renamed)) {
-    if (local == NULL && tied) locals->tied[side] = base;
+    if (local == NULL && tied) locals->tied[side] = given->base;
     locals->n_ignored += !again;
   } else {
-    XFI_CHECK_DONE(strstr(name, "lora_") == NULL && strstr(name, ".adapter.") == NULL,
-                   XFER_ERR_MISMATCH, "\"%s\" is not merged into its weight", name);
-    XFI_CHECK_DONE(
-        false, XFER_ERR_MISMATCH,
-        "\"%s\" is not a tensor of rank %d in \"%s\": ignore it if it is no weight, else "
-        "the model's table has it by another name or not at all",
-        name, locals->rank, s->spec);
+    XFI_TRY_DONE(refuse_unknown(locals, s, name));
   }
 done:
   xfi_free(renamed);

@@ -23,6 +23,15 @@ typedef struct measured {
 
 enum { MAX_SLOTS = 8 };
 
+/* A side whose local tensors are being listed: those of which something moves, or if `unused` the
+ * others. */
+typedef struct listing {
+  xfer_locals *locals;
+  const xfi_joined *joined;
+  int side;
+  bool unused;
+} listing;
+
 void xfi_locals_destroy(xfer_locals *locals)
 {
   if (locals == NULL) return;
@@ -195,14 +204,14 @@ static xfer_status shape_local(xfi_local_tensor *local, const measured *all, int
   return XFER_OK;
 }
 
-static xfer_status add_local(xfer_locals *locals, int side, const measured *all, int n,
-                             xfi_name_numbers numbers)
+static xfer_status add_local(const listing *l, const measured *all, int n, xfi_name_numbers numbers)
 {
-  const xfi_joined *joined = &locals->refit->sides[side];
+  xfer_locals *locals = l->locals;
+  const xfi_joined *joined = l->joined;
   const xfi_slot *slot = all[0].slot;
   const char *pattern = slot->local;
   xfi_local_tensor local = {.expert = numbers.expert,
-                            .side = side,
+                            .side = l->side,
                             .dtype = all[0].layout->dtype,
                             .misc = joined->held[all[0].entry].misc,
                             .unused = true};
@@ -221,7 +230,7 @@ static xfer_status add_local(xfer_locals *locals, int side, const measured *all,
   XFI_TRY_DONE(add_parts(locals, &local, all, n));
   XFI_TRY_DONE(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
   for (int i = 0; i < n && numbers.local <= 0; i++) {
-    if (all[i].tensor >= 0) locals->local_of[side][all[i].tensor] = (int64_t)locals->n;
+    if (all[i].tensor >= 0) locals->local_of[l->side][all[i].tensor] = (int64_t)locals->n;
   }
   locals->at[locals->n++] = local;
   memset(&local, 0, sizeof local);
@@ -232,10 +241,10 @@ done:
 }
 
 /* Adds one local tensor for each expert that the rank holds. */
-static xfer_status add_each_expert(xfer_locals *locals, int side, const measured *all, int n,
+static xfer_status add_each_expert(const listing *l, const measured *all, int n,
                                    xfi_name_numbers numbers)
 {
-  const xfi_entry *entry = &locals->refit->model->entries[all[0].entry];
+  const xfi_entry *entry = &l->locals->refit->model->entries[all[0].entry];
   xfi_runs runs = {0};
   xfer_status st = XFER_OK;
 
@@ -244,7 +253,7 @@ static xfer_status add_each_expert(xfer_locals *locals, int side, const measured
     for (int64_t e = 0; e < runs.at[i].length; e++) {
       numbers.expert = entry->first_expert + (int)(runs.at[i].global + e);
       numbers.local++;
-      XFI_TRY_DONE(add_local(locals, side, all, n, numbers));
+      XFI_TRY_DONE(add_local(l, all, n, numbers));
     }
   }
 done:
@@ -253,11 +262,11 @@ done:
 }
 
 /* Measures the parts that this rank holds of a group's tensor in one layer, and returns their
- * number. If `unused`, only tensors of which nothing moves count; else only the others. */
-static int measure(measured *all, const xfer_locals *locals, int side, const xfi_entry_group *group,
-                   int layer, bool unused)
+ * number; 0 if it is none of those that are being listed. */
+static int measure(measured *all, const listing *l, const xfi_entry_group *group, int layer)
 {
-  const xfi_joined *joined = &locals->refit->sides[side];
+  const xfer_locals *locals = l->locals;
+  const xfi_joined *joined = l->joined;
   const xfer_model *model = locals->refit->model;
   bool wanted = false;
   int n = 0;
@@ -280,7 +289,7 @@ static int measure(measured *all, const xfer_locals *locals, int side, const xfi
     wanted = wanted || m->tensor >= 0;
     n++;
   }
-  return wanted != unused ? n : 0;
+  return wanted != l->unused ? n : 0;
 }
 
 /* Returns the framework's number of a layer. Some frameworks count from 0 in each stage and count
@@ -317,36 +326,33 @@ static int chunk_of(const xfi_joined *joined, const xfer_model *model, const mea
   return stage == side->pp - 1 ? side->chunks - 1 : 0;
 }
 
-static xfer_status add_group_layer(xfer_locals *locals, int side, const xfi_entry_group *group,
-                                   int layer, bool unused)
+static xfer_status add_group_layer(const listing *l, const xfi_entry_group *group, int layer)
 {
-  const xfi_joined *joined = &locals->refit->sides[side];
   measured all[MAX_SLOTS];
-  const xfer_model *model = locals->refit->model;
-  const int stage = xfi_side_stage_of(joined->side, locals->rank, NULL);
-  const int n = measure(all, locals, side, group, layer, unused);
+  const xfer_model *model = l->locals->refit->model;
+  const int stage = xfi_side_stage_of(l->joined->side, l->locals->rank, NULL);
+  const int n = measure(all, l, group, layer);
   xfi_name_numbers numbers = {-1, -1, -1, -1};
 
   if (n == 0) return XFER_OK;
-  numbers.layer = layer_number(joined, model, &all[0], layer);
-  numbers.chunk = chunk_of(joined, model, &all[0], layer, stage);
-  if (all[0].slot->each_expert) return add_each_expert(locals, side, all, n, numbers);
-  return add_local(locals, side, all, n, numbers);
+  numbers.layer = layer_number(l->joined, model, &all[0], layer);
+  numbers.chunk = chunk_of(l->joined, model, &all[0], layer, stage);
+  if (all[0].slot->each_expert) return add_each_expert(l, all, n, numbers);
+  return add_local(l, all, n, numbers);
 }
 
 /* Adds a group's local tensors in each layer of the entries of its first slot. */
-static xfer_status add_group(xfer_locals *locals, int side, const xfi_entry_group *group,
-                             bool unused)
+static xfer_status add_group(const listing *l, const xfi_entry_group *group)
 {
-  const xfi_joined *joined = &locals->refit->sides[side];
+  const xfi_joined *joined = l->joined;
   const int first = xfi_slot_number(&joined->held[joined->by_name[group->begin]].slot);
 
   for (size_t i = group->begin; i < group->end; i++) {
-    const xfi_entry *e = &locals->refit->model->entries[joined->by_name[i]];
+    const xfi_entry *e = &l->locals->refit->model->entries[joined->by_name[i]];
 
     if (xfi_slot_number(&joined->held[joined->by_name[i]].slot) != first) break;
     for (int k = 0; k < xfi_entry_places(e); k++)
-      XFI_TRY(add_group_layer(locals, side, group, xfi_entry_layer(e, k), unused));
+      XFI_TRY(add_group_layer(l, group, xfi_entry_layer(e, k)));
   }
   return XFER_OK;
 }
@@ -386,11 +392,11 @@ static bool is_there(const xfer_side *side, int rank)
 
 static xfer_status add_side(xfer_locals *locals, int side, bool unused)
 {
-  const xfi_joined *joined = &locals->refit->sides[side];
+  const listing l = {locals, &locals->refit->sides[side], side, unused};
 
-  if (!is_there(joined->side, locals->rank)) return XFER_OK;
-  for (size_t g = 0; g < joined->n_groups; g++)
-    XFI_TRY(add_group(locals, side, &joined->groups[g], unused));
+  if (!is_there(l.joined->side, locals->rank)) return XFER_OK;
+  for (size_t g = 0; g < l.joined->n_groups; g++)
+    XFI_TRY(add_group(&l, &l.joined->groups[g]));
   return XFER_OK;
 }
 

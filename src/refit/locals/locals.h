@@ -74,12 +74,19 @@ void xfi_locals_destroy(xfer_locals *locals);
 /* Sets the strides to those of a dense, row-major tensor. */
 void xfi_local_make_dense(xfi_local_tensor *local);
 
-/* give.c: takes a tensor that the caller hands in. An error becomes a problem in the list; but if
- * `again`, which is when the tensor replaces one handed in before, it is returned at once as
- * XFER_ERR_MISMATCH. */
-xfer_status xfi_locals_give(xfer_locals *locals, int side, const char *name, xfer_dtype dtype,
-                            void *base, const int64_t *shape, const int64_t *strides, int n_dims,
-                            bool again);
+/* A tensor that the caller hands in. */
+typedef struct xfi_given {
+  const char *name;
+  xfer_dtype dtype;
+  void *base;
+  const int64_t *shape, *strides; /* [n_dims]; strides NULL: dense */
+  int n_dims;
+  bool again; /* it replaces one handed in before */
+} xfi_given;
+
+/* give.c: takes it. An error becomes a problem in the list; but if `again`, it is returned at once
+ * as XFER_ERR_MISMATCH. */
+xfer_status xfi_locals_give(xfer_locals *locals, int side, const xfi_given *given);
 /* Adds a problem for each missing tensor. Misc tensors are not missing if there is a callback that
  * takes them. */
 xfer_status xfi_locals_complete(xfer_locals *locals);

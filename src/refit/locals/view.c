@@ -8,9 +8,22 @@
 
 #include <string.h>
 
+/* A tensor in the local tensor of one side. */
+typedef struct viewed {
+  xfer_locals *locals;
+  int side;
+  const xfi_local_tensor *local; /* the first, if each expert is one */
+  const xfi_slot *slot;
+  const xfer_local_part *parts; /* [n_parts] */
+  int n_parts;
+} viewed;
+
 /* Makes the view one of `n` pieces along a dim, and allocates the list of them. */
-static xfer_status in_pieces(xfer_locals *locals, int side, int64_t n, int dim, xfer_view *view)
+static xfer_status in_pieces(xfer_view *view, const viewed *v, int64_t n, int dim)
 {
+  xfer_locals *locals = v->locals;
+  const int side = v->side;
+
   XFI_TRY(xfi_vec_reserve(&locals->pieces[side], &locals->pieces_capacity[side], (size_t)n,
                           sizeof *locals->pieces[side]));
   view->kind = XFER_VIEW_PIECES;
@@ -59,8 +72,10 @@ static char *part_base(const xfi_local_tensor *local, const xfi_slot *slot,
   return part->dim < 0 || part->step < 1 ? base : base + part->begin * local->strides[part->dim];
 }
 
-static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_local_tensor *local,
-                                        size_t tensor, int *n)
+/* Returns the parts of a tensor in a local tensor, which follow each other, and sets their number;
+ * NULL: there are none. */
+static const xfer_local_part *find_parts(int *n, const xfer_locals *locals,
+                                         const xfi_local_tensor *local, size_t tensor)
 {
   const xfer_local_part *first = NULL;
 
@@ -76,46 +91,43 @@ static const xfer_local_part *find_part(const xfer_locals *locals, const xfi_loc
 }
 
 /* Makes the view of rows in several stretches: equal pieces whose length is the greatest that
- * divides all stretches.
- */
-static xfer_status view_stretches(xfer_locals *locals, int side, const xfi_local_tensor *local,
-                                  const xfi_slot *slot, const xfer_local_part *part, int n,
-                                  xfer_view *view)
+ * divides all stretches. */
+static xfer_status view_stretches(xfer_view *view, const viewed *v)
 {
-  char *base = slot_base(local, slot);
+  char *base = slot_base(v->local, v->slot);
+  const int64_t pitch = v->local->strides[v->parts->dim];
   int64_t rows = 0, piece = 0;
   size_t at = 0;
 
-  for (int i = 0; i < n; i++) {
-    piece = xfi_gcd(part[i].end - part[i].begin, piece);
-    rows += part[i].end - part[i].begin;
+  for (int i = 0; i < v->n_parts; i++) {
+    piece = xfi_gcd(v->parts[i].end - v->parts[i].begin, piece);
+    rows += v->parts[i].end - v->parts[i].begin;
   }
-  XFI_TRY(in_pieces(locals, side, piece > 0 ? rows / piece : 0, part->tensor_dim, view));
-  for (int i = 0; i < n; i++) {
-    for (int64_t row = part[i].begin; row < part[i].end; row += piece) {
-      locals->pieces[side][at++] = base + row * local->strides[part->dim];
-    }
+  XFI_TRY(in_pieces(view, v, piece > 0 ? rows / piece : 0, v->parts->tensor_dim));
+  for (int i = 0; i < v->n_parts; i++) {
+    for (int64_t row = v->parts[i].begin; row < v->parts[i].end; row += piece)
+      v->locals->pieces[v->side][at++] = base + row * pitch;
   }
   return XFER_OK;
 }
 
-/* Makes the view of a list of experts, whose pieces are the experts, so the rows of each must lie
- * together. */
-static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local_tensor *first,
-                                const xfi_slot *slot, const xfer_local_part *part, int n_parts,
-                                int64_t n, xfer_view *view)
+/* Makes the view of a list of `n` experts, whose pieces are the experts, so the rows of each must
+ * lie together. */
+static xfer_status view_experts(xfer_view *view, const viewed *v, int64_t n)
 {
-  XFI_CHECK(n_parts == 1, XFER_ERR_UNSUPPORTED,
+  const xfi_local_tensor *first = v->local;
+
+  XFI_CHECK(v->n_parts == 1, XFER_ERR_UNSUPPORTED,
             "\"%s\" has one expert of a list in %d stretches of rows, of which there is no view",
-            first->name, n_parts);
-  XFI_TRY(in_pieces(locals, side, n, 0, view));
+            first->name, v->n_parts);
+  XFI_TRY(in_pieces(view, v, n, 0));
   for (int64_t e = 0; e < n; e++) {
     XFI_TRY(check_given(&first[e]));
     for (int k = 0; k < first->n_dims; k++) {
       XFI_CHECK(first[e].strides[k] == first->strides[k] || first->shape[k] < 2, XFER_ERR_SHAPE,
                 "\"%s\" and \"%s\" have different strides", first->name, first[e].name);
     }
-    locals->pieces[side][e] = part_base(&first[e], slot, part);
+    v->locals->pieces[v->side][e] = part_base(&first[e], v->slot, v->parts);
   }
   return XFER_OK;
 }
@@ -123,38 +135,33 @@ static xfer_status view_experts(xfer_locals *locals, int side, const xfi_local_t
 xfer_status xfi_locals_view(xfer_locals *locals, size_t tensor, int side, xfer_view *view,
                             bool *has)
 {
-  int64_t index = locals->local_of[side][tensor];
-  const xfi_slot *slot;
-  const xfer_layout *layout;
-  const xfer_local_part *part;
-  const xfi_local_tensor *local;
+  const int64_t index = locals->local_of[side][tensor];
+  const xfer_tensor *of = &locals->refit->tensors[tensor];
+  const xfer_layout *layout = side == XFER_REFIT_TRAIN ? of->src : of->dst;
+  viewed v = {.locals = locals, .side = side};
   xfi_place place;
-  int n_parts;
 
   *has = false;
   if (index < 0) return XFER_OK;
-  local = &locals->at[index];
-  slot = &locals->refit->sides[side].held[locals->refit->origins[tensor].entry].slot;
-  layout = side == XFER_REFIT_TRAIN ? locals->refit->tensors[tensor].src
-                                    : locals->refit->tensors[tensor].dst;
-  part = find_part(locals, local, tensor, &n_parts);
-  if (part == NULL || !xfi_layout_place(layout, locals->rank, &place)) return XFER_OK;
+  v.local = &locals->at[index];
+  v.slot = &locals->refit->sides[side].held[locals->refit->origins[tensor].entry].slot;
+  v.parts = find_parts(&v.n_parts, locals, v.local, tensor);
+  if (v.parts == NULL || !xfi_layout_place(layout, locals->rank, &place)) return XFER_OK;
   for (int d = 0; d < layout->n_dims; d++) {
     if (xfi_dim_length(&layout->dims[d], place.part[d]) == 0) return XFER_OK;
   }
-  XFI_TRY(check_given(local));
+  XFI_TRY(check_given(v.local));
   memset(view, 0, sizeof *view);
   view->kind = XFER_VIEW_STRIDED;
   view->n_dims = layout->n_dims;
-  set_strides(view, local, slot);
-  if (slot->each_expert) {
-    XFI_TRY(view_experts(locals, side, local, slot, part, n_parts,
-                         xfi_dim_length(&layout->dims[0], place.part[0]), view));
-    if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)local->dtype);
-  } else if (n_parts > 1) {
-    XFI_TRY(view_stretches(locals, side, local, slot, part, n_parts, view));
+  set_strides(view, v.local, v.slot);
+  if (v.slot->each_expert) {
+    XFI_TRY(view_experts(view, &v, xfi_dim_length(&layout->dims[0], place.part[0])));
+    if (view->strides[0] == 0) view->strides[0] = (int64_t)xfi_dtype_size((int)v.local->dtype);
+  } else if (v.n_parts > 1) {
+    XFI_TRY(view_stretches(view, &v));
   } else {
-    view->base = part_base(local, slot, part);
+    view->base = part_base(v.local, v.slot, v.parts);
   }
   *has = true;
   return XFER_OK;
