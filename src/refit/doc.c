@@ -269,3 +269,27 @@ xfi_doc_where xfi_doc_find(const xfi_doc *doc, const json_t *value)
     snprintf(place.text, sizeof place.text, "line %d", found ? w.line : 1);
   return place;
 }
+
+static const json_t *find_string(const json_t *value,
+                                 const char *string) /* NOLINT(misc-no-recursion): JSON's */
+{
+  const json_t *found = json_string_value(value) == string ? value : NULL;
+  const char *key;
+  json_t *child;
+  size_t i;
+
+  json_object_foreach((json_t *)(uintptr_t)value, key, child)
+  {
+    if (found == NULL) found = find_string(child, string);
+  }
+  json_array_foreach((json_t *)(uintptr_t)value, i, child)
+  {
+    if (found == NULL) found = find_string(child, string);
+  }
+  return found;
+}
+
+const json_t *xfi_doc_value_of(const xfi_doc *doc, const char *string)
+{
+  return string == NULL ? NULL : find_string(doc->root, string);
+}

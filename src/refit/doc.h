@@ -54,5 +54,7 @@ typedef struct xfi_doc_where {
   char text[48];
 } xfi_doc_where;
 xfi_doc_where xfi_doc_find(const xfi_doc *doc, const struct json_t *value);
+/* The value in the document whose string is at this address; NULL: it is in no value of it. */
+const struct json_t *xfi_doc_value_of(const xfi_doc *doc, const char *string);
 
 #endif

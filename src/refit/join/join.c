@@ -71,9 +71,9 @@ static xfer_status find_quant(xfi_quant_scheme *quant, const xfer_side **by,
 
   *by = NULL;
   if (side == NULL || side->quant == NULL) return XFER_OK;
-  XFI_TRY(xfi_quant_scheme_find(quant, side->quant, model));
+  XFI_TRY(xfi_quant_scheme_find(quant, side->rules, side->quant, model));
   if (train != NULL && train->quant != NULL) {
-    XFI_TRY(xfi_quant_scheme_find(&other, train->quant, model));
+    XFI_TRY(xfi_quant_scheme_find(&other, train->rules, train->quant, model));
     XFI_TRY(check_same(quant, &other, side, train->spec));
   }
   for (size_t i = 0; i < model->n_entries; i++) {

@@ -31,7 +31,7 @@ static xfer_status add_vars(xfi_placing *p, const json_t *words)
   {
     int64_t value;
 
-    XFI_TRY(xfi_expr_eval(&value, json_string_value(expr), &scope));
+    XFI_TRY(xfi_rules_eval(&value, p->model->rules, json_string_value(expr), &scope));
     XFI_TRY(XFI_APPEND(p->vars, p->n_vars, p->vars_cap, (xfi_var){name, value}));
   }
   return XFER_OK;
@@ -85,8 +85,9 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   p->scopes[1] = xfi_side_scope(side, &model->scope);
   p->scopes[0] = (xfi_scope){.vars = p->vars, .n_vars = p->n_vars, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)
-    XFI_TRY(xfi_rules_require(families[i]->require, &p->scopes[0], XFER_ERR_UNSUPPORTED,
-                              "\"%s\" and family \"%s\"", side->spec, model->family->name));
+    XFI_TRY(xfi_rules_require(model->rules, families[i]->require, &p->scopes[0],
+                              XFER_ERR_UNSUPPORTED, "\"%s\" and family \"%s\"", side->spec,
+                              model->family->name));
   return XFER_OK;
 }
 
@@ -134,8 +135,14 @@ xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const x
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 
+  xfer_status st = XFER_OK;
+
   *value = 0;
-  return expr == NULL ? XFER_OK : xfi_expr_eval(value, expr, &scope);
+  if (expr != NULL) st = xfi_expr_eval(value, expr, &scope);
+  /* A rule is the side's or a family's. */
+  if (st != XFER_OK && !xfi_rules_blame(placing->side->rules, expr))
+    (void)xfi_rules_blame(placing->model->rules, expr);
+  return st;
 }
 
 /* ---- finding the rule ---- */

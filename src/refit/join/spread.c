@@ -48,7 +48,7 @@ static xfer_status find_vocab_unit(int64_t *unit, const xfi_spread_input *in, in
   const xfi_scope scope = {
       .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
 
-  XFI_TRY(xfi_expr_eval(unit, placing->side->framework->vocab, &scope));
+  XFI_TRY(xfi_rules_eval(unit, placing->side->rules, placing->side->framework->vocab, &scope));
   XFI_CHECK(*unit > 0 && entry->n_dims > 0, XFER_ERR_SHAPE, "\"%s\": a vocabulary in units of %lld",
             entry->pattern, (long long)*unit);
   return XFER_OK;

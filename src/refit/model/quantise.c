@@ -12,12 +12,12 @@
 
 /* ---- making them ---- */
 
-xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfi_quant_rule *rule,
-                                  const xfer_model *model)
+xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfer_rules *rules,
+                                  const xfi_quant_rule *rule, const xfer_model *model)
 {
   *quant = (xfi_quant_scheme){.scales = rule->scales, .dtype = (xfer_dtype)rule->dtype};
   for (int d = 0; d < 2; d++) {
-    XFI_TRY(xfi_expr_eval(&quant->block[d], rule->block[d], &model->scope));
+    XFI_TRY(xfi_rules_eval(&quant->block[d], rules, rule->block[d], &model->scope));
     XFI_CHECK(quant->block[d] > 0 && quant->block[d] < 1 << 16, XFER_ERR_UNSUPPORTED,
               "quant=%s by blocks of %lld", rule->name, (long long)quant->block[d]);
   }

@@ -11,8 +11,9 @@ typedef struct xfi_quant_scheme {
   xfer_dtype dtype;
 } xfi_quant_scheme;
 
-xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfi_quant_rule *rule,
-                                  const xfer_model *model);
+/* By a rule of a side, in `rules`. */
+xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfer_rules *rules,
+                                  const xfi_quant_rule *rule, const xfer_model *model);
 /* Is the entry's role one of those that published fp8 checkpoints quantise? */
 bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry);
 /* Is the entry a weight of such a role? */

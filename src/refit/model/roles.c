@@ -209,7 +209,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
   int64_t value;
 
   *fits = false;
-  if (rule->when != NULL) XFI_TRY(xfi_expr_eval(&value, rule->when, &model->scope));
+  if (rule->when != NULL) XFI_TRY(xfi_rules_eval(&value, model->rules, rule->when, &model->scope));
   if (rule->when != NULL && value == 0) return XFER_OK;
   *fits = e->scales == XFI_SCALES_OF_WEIGHTS;
   if (*fits || (rule->n_dims > 0 && rule->n_dims != n)) return XFER_OK;
@@ -222,7 +222,7 @@ static xfer_status rule_fits(bool *fits, const xfer_model *model, const xfi_tens
     const int64_t block = blocks ? model->block[d - n_given + 2] : 1;
 
     if (blocks && block == 0) break; /* pairing it with its weight will refuse it */
-    XFI_TRY(xfi_expr_eval(&value, rule->shape[d], &model->scope));
+    XFI_TRY(xfi_rules_eval(&value, model->rules, rule->shape[d], &model->scope));
     if (e->scales == XFI_SCALES_OF_ROWS && d == n_given - 1) value = 1;
     if (xfi_ceil_div(value, block) != e->shape[first + d]) return XFER_OK;
   }
@@ -291,11 +291,11 @@ static xfer_status make_segment(xfi_row_segment *s, const xfi_segment_rule *rule
   XFI_CHECK(xfi_imul_fits(rows.value, block, &rows.value), XFER_ERR_OVERFLOW,
             "\"%s\" is scales of more rows than 63 bits count", e->pattern);
   *s = (xfi_row_segment){.name = rule->name, .n_subs = rule->n_subs};
-  XFI_TRY(xfi_expr_eval(&s->count, rule->count, &scope));
-  if (rule->unit != NULL) XFI_TRY(xfi_expr_eval(&s->unit, rule->unit, &scope));
+  XFI_TRY(xfi_rules_eval(&s->count, model->rules, rule->count, &scope));
+  if (rule->unit != NULL) XFI_TRY(xfi_rules_eval(&s->unit, model->rules, rule->unit, &scope));
   for (int i = 0; i < rule->n_subs; i++) {
     s->sub_names[i] = rule->sub_names[i];
-    XFI_TRY(xfi_expr_eval(&s->sub_rows[i], rule->sub_rows[i], &scope));
+    XFI_TRY(xfi_rules_eval(&s->sub_rows[i], model->rules, rule->sub_rows[i], &scope));
     XFI_CHECK(s->sub_rows[i] >= 0 && s->sub_rows[i] < 1 << 30, XFER_ERR_SHAPE,
               "\"%s\" of \"%s\" is no number of rows", rule->sub_rows[i], rule->sub_names[i]);
     s->unit += s->sub_rows[i];

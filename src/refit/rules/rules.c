@@ -254,8 +254,32 @@ int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
   return n;
 }
 
-xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_status refusal,
-                              const char *who, ...)
+/* ---- expressions ---- */
+
+bool xfi_rules_blame(const xfer_rules *rules, const char *expr)
+{
+  for (size_t i = 0; i < rules->n_docs; i++) {
+    const json_t *at = xfi_doc_value_of(rules->docs[i], expr);
+
+    if (at == NULL) continue;
+    xfi_set_error("%s: %s: %s", rules->docs[i]->where, xfi_doc_find(rules->docs[i], at).text,
+                  xfer_last_error());
+    return true;
+  }
+  return false;
+}
+
+xfer_status xfi_rules_eval(int64_t *value, const xfer_rules *rules, const char *expr,
+                           const xfi_scope *scope)
+{
+  const xfer_status st = xfi_expr_eval(value, expr, scope);
+
+  if (st != XFER_OK) (void)xfi_rules_blame(rules, expr);
+  return st;
+}
+
+xfer_status xfi_rules_require(const xfer_rules *rules, const json_t *list, const xfi_scope *scope,
+                              xfer_status refusal, const char *who, ...)
 {
   char text[256], name[256];
   va_list args;
@@ -264,7 +288,7 @@ xfer_status xfi_rules_require(const json_t *list, const xfi_scope *scope, xfer_s
     const json_t *pair = json_array_get(list, i);
     int64_t holds;
 
-    XFI_TRY(xfi_expr_eval(&holds, xfi_doc_text(pair, 0), scope));
+    XFI_TRY(xfi_rules_eval(&holds, rules, xfi_doc_text(pair, 0), scope));
     if (holds != 0) continue;
     va_start(args, who);
     vsnprintf(name, sizeof name, who, args);

@@ -249,12 +249,19 @@ const xfi_family *xfi_rules_family(const xfer_rules *rules, const char *name);
 const xfi_family_side *xfi_family_side_find(const xfi_family *family, const char *side);
 const xfi_side_rules *xfi_rules_side(const xfer_rules *rules, const char *name, size_t n_chars);
 
+/* xfi_expr_eval() of an expression in the rules; the text of an error begins with its file and
+ * line. */
+xfer_status xfi_rules_eval(int64_t *value, const xfer_rules *rules, const char *expr,
+                           const xfi_scope *scope);
+/* Puts the file and the line of an expression before the last error, and returns whether it is in
+ * these rules. */
+bool xfi_rules_blame(const xfer_rules *rules, const char *expr);
+
 /* Fails with the first sentence of a "require" whose expression is false, after the formatted text.
  */
-__attribute__((format(printf, 4, 5))) xfer_status xfi_rules_require(const struct json_t *list,
-                                                                    const xfi_scope *scope,
-                                                                    xfer_status refusal,
-                                                                    const char *who, ...);
+__attribute__((format(printf, 5, 6))) xfer_status
+xfi_rules_require(const xfer_rules *rules, const struct json_t *list, const xfi_scope *scope,
+                  xfer_status refusal, const char *who, ...);
 
 /* The family itself and all that it includes. */
 enum { XFI_MAX_INCLUDES = 16 };

@@ -12,7 +12,7 @@
 
 typedef enum xfi_field_kind {
   TEXT,     /* a string that is not empty */
-  EXPR,     /* a string that is an expression, or a whole number */
+  EXPR,     /* a string that is an expression */
   TEXTS,    /* a list of strings */
   EXPRS,    /* an object: names and expressions */
   LISTED,   /* a list of expressions */

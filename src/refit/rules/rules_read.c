@@ -123,6 +123,28 @@ static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_r
   return XFI_RULES_READ(doc, value, "a part", fields);
 }
 
+/* Checks the placeholders of a name: one that is misspelt would be part of the name. */
+static xfer_status check_placeholders(const xfi_doc *doc, const json_t *at, const char *name,
+                                      const char *const *known)
+{
+  for (const char *open = name; open != NULL && *open != '\0'; open++) {
+    const size_t n = strcspn(open, "}") + 1;
+    int k = 0;
+
+    if (*open != '{') continue;
+    while (known[k] != NULL && !xfi_name_is(open, n, known[k]))
+      k++;
+    if (known[k] == NULL)
+      return BAD(doc, at, "\"%.100s\" has no placeholder at \"%.40s\"", name, open);
+  }
+  return XFER_OK;
+}
+
+/* Those in the names of local tensors, which join/slot.c explains, and in what is before them. */
+static const char *const IN_NAMES[] = {"{block}", "{name}", "{local}", "{layers}",
+                                       "{layer}", "{own}",  NULL};
+static const char *const IN_PREFIXES[] = {"{layer}", "{own}", NULL};
+
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
 {
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
@@ -178,7 +200,9 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
   if (r->local == NULL && is[XFI_ABSENT] == NULL && r->refusal == NULL)
     return BAD(doc, object, "a local tensor needs \"local\", its name");
-  return XFER_OK;
+  XFI_TRY(check_placeholders(doc, object, r->local, IN_NAMES));
+  XFI_TRY(check_placeholders(doc, object, r->last_name, IN_NAMES));
+  return check_placeholders(doc, object, r->made, IN_NAMES);
 }
 
 /* An "each" stands for one rule for each of its items. */
@@ -227,6 +251,8 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
 
     s->side = name;
     XFI_TRY(XFI_RULES_READ(doc, object, "a side of a family", fields));
+    XFI_TRY(check_placeholders(doc, object, s->layer_prefix, IN_PREFIXES));
+    XFI_TRY(check_placeholders(doc, object, s->extra_layer_prefix, IN_PREFIXES));
     XFI_TRY(read_locals(doc, locals, &s->locals, &s->n_locals));
   }
   return XFER_OK;
@@ -353,6 +379,11 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   return XFER_OK;
 }
 
+static xfer_status check_prefix(const xfi_doc *doc, const char *field, const char *prefix)
+{
+  return check_placeholders(doc, json_object_get(doc->root, field), prefix, IN_PREFIXES);
+}
+
 static xfer_status check_stage(const xfi_doc *doc, const xfi_side_rules *s)
 {
   for (int a = 0; a < s->ranks.n_axes && s->stage != NULL; a++)
@@ -451,6 +482,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a side", fields));
+  XFI_TRY(check_prefix(doc, "layers", s->layer_prefix));
+  XFI_TRY(check_prefix(doc, "extra_layers", s->extra_layer_prefix));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_spellings(doc, s->spellings));
   XFI_TRY(read_quants(doc, quants, s));

@@ -16,7 +16,7 @@ static xfer_status eval_size(const xfer_side *side, const char *expr, int *size)
   const xfi_scope scope = xfi_side_scope(side, NULL);
   int64_t value;
 
-  XFI_TRY(xfi_expr_eval(&value, expr, &scope));
+  XFI_TRY(xfi_rules_eval(&value, side->rules, expr, &scope));
   XFI_CHECK(value > 0 && value <= INT_MAX, XFER_ERR_ARG, "\"%s\": an axis of %lld ranks",
             side->spec, (long long)value);
   *size = (int)value;

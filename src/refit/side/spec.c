@@ -359,8 +359,8 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
   }
   XFI_TRY_DONE(parse_options(side, options, &s));
   set_var(side, "map", side->n_maps > 0 || options->n_map > 0);
-  XFI_TRY_DONE(
-      xfi_rules_require(side->framework->require, &scope, XFER_ERR_ARG, "\"%s\"", side->spec));
+  XFI_TRY_DONE(xfi_rules_require(side->rules, side->framework->require, &scope, XFER_ERR_ARG,
+                                 "\"%s\"", side->spec));
 done:
   xfi_free(items);
   return st;
