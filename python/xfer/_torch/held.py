@@ -22,7 +22,7 @@ from .flat import FlatPart, flat_parts, is_flat
 
 __all__ = ["ModuleOrState", "TrackedTensors", "local_part", "readable", "tensors_of"]
 
-ModuleOrState: TypeAlias = torch.nn.Module | Mapping[str, Any]  # the latter is a state dict
+ModuleOrState: TypeAlias = "torch.nn.Module | Mapping[str, Any]"  # the latter is a state dict
 Check = Callable[[dict[str, Any]], None]
 Select = Callable[[dict[str, Any]], dict[str, Any]]
 
