@@ -459,7 +459,7 @@ class Locals(Handle):
         lib.xfer_locals_update.unchecked(self._as_parameter_, *known.before, memory.address, *known.after)
         self._given[side, name] = _Given(memory, *known[1:])
 
-    def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Array, dtype: Dtype) -> None:
+    def _hand_in(self, function: Callable[..., Any], side: str, name: str, x: Array, dtype: Dtype | None) -> None:
         """Hand in one local tensor by a function of C."""
         side_of = choice(side, _SIDES, "side")
         text = encoded(name, "name")
