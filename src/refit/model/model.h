@@ -52,9 +52,12 @@ void xfi_model_destroy(xfer_model *model);
 xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw);
 /* After the last append: ranges, roles, scales, kinds of layers, checks. */
 xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *options);
-/* Check that the model has the layers, experts and weights that its family and its configuration
- * say. Layers that were not kept are not checked. */
+/* counts.c: check that the model has the layers, experts and weights that its family and its
+ * configuration say. Layers that were not kept are not checked. */
 xfer_status xfi_model_check_counts(const xfer_model *model);
+/* Experts that are `listed` one by one begin with the first, and their number is the
+ * configuration's. So is that of experts in one tensor, which are known once they have roles. */
+xfer_status xfi_model_check_expert_counts(const xfer_model *model, bool listed);
 /* needs.c: check that no weight is missing that all models of its family and configuration have. */
 xfer_status xfi_model_check_needs(const xfer_model *model);
 /* sizes.c: check that its weights are as large as the configuration says. */
