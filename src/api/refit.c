@@ -87,7 +87,7 @@ void xfer_model_destroy(xfer_model *model)
 xfer_status xfer_model_add(xfer_model *model, const char *name, xfer_dtype dtype,
                            const int64_t *shape, int n_dims)
 {
-  xfi_raw raw = {.pattern = name, .n_dims = n_dims, .dtype = dtype};
+  xfi_listed_tensor listed = {.pattern = name, .n_dims = n_dims, .dtype = dtype};
 
   XFI_NEED(model);
   XFI_NEED(name);
@@ -103,9 +103,9 @@ xfer_status xfer_model_add(xfer_model *model, const char *name, xfer_dtype dtype
   for (int d = 0; d < n_dims; d++) {
     XFI_CHECK(shape[d] >= 0, XFER_ERR_ARG, "\"%s\": size %lld of dim %d", name, (long long)shape[d],
               d);
-    raw.shape[d] = shape[d];
+    listed.shape[d] = shape[d];
   }
-  return xfi_model_add(model, &raw);
+  return xfi_model_add(model, &listed);
 }
 
 /* ---- sides ---- */

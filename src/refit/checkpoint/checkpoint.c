@@ -22,7 +22,7 @@ enum { MAX_HEADER = 256 << 20, MANY_ENTRIES = 4096 };
 
 /* One tensor of a file. */
 typedef struct record {
-  xfi_raw raw;
+  xfi_listed_tensor listed;
   int64_t begin, end; /* of its bytes in the file; 0: the file does not say */
 } record;
 
@@ -50,14 +50,14 @@ static void folder_free(folder *f)
 /* Reads where the tensor's bytes are, and returns whether there are as many as its shape needs. */
 static bool read_offsets(record *r, const json_t *offsets)
 {
-  int64_t n_bytes = (int64_t)xfer_dtype_size(r->raw.dtype);
+  int64_t n_bytes = (int64_t)xfer_dtype_size(r->listed.dtype);
 
   r->begin = json_integer_value(json_array_get(offsets, 0));
   r->end = json_integer_value(json_array_get(offsets, 1));
   bool fits = r->begin >= 0 && r->end >= r->begin;
   if (offsets == NULL) return true; /* offsets may be missing, since nothing here reads the bytes */
-  for (int d = 0; d < r->raw.n_dims; d++)
-    fits = fits && xfi_imul_fits(n_bytes, r->raw.shape[d], &n_bytes);
+  for (int d = 0; d < r->listed.n_dims; d++)
+    fits = fits && xfi_imul_fits(n_bytes, r->listed.shape[d], &n_bytes);
   return fits && r->end - r->begin == n_bytes;
 }
 
@@ -78,13 +78,14 @@ static xfer_status check_offsets(const folder *f, const char *file, uint64_t n_d
   for (size_t i = 0; i < f->n && n_data > 0; i++)
     XFI_CHECK((uint64_t)records[i].end <= n_data, XFER_ERR_IO,
               "%s is cut off: it has %llu bytes of weights, and \"%s\" ends at %lld", file,
-              (unsigned long long)n_data, records[i].raw.pattern, (long long)records[i].end);
+              (unsigned long long)n_data, records[i].listed.pattern, (long long)records[i].end);
 
   xfi_sort(f->records, f->n, sizeof *records, compare_offsets);
   for (size_t i = 1; i < f->n; i++)
     XFI_CHECK(records[i].begin >= records[i - 1].end, XFER_ERR_IO,
               "%s: the data_offsets of \"%s\" begin at %lld, within those of \"%s\"", file,
-              records[i].raw.pattern, (long long)records[i].begin, records[i - 1].raw.pattern);
+              records[i].listed.pattern, (long long)records[i].begin,
+              records[i - 1].listed.pattern);
   return XFER_OK;
 }
 
@@ -102,11 +103,11 @@ static xfer_status check_indexed(folder *f, const char *file, const char *name)
 
 static xfer_status read_record(folder *f, const char *file, const char *name, const json_t *object)
 {
-  record r = {.raw = {.pattern = name, .path = f->path}};
+  record r = {.listed = {.pattern = name, .path = f->path}};
 
   XFI_CHECK(strchr(name, '{') == NULL, XFER_ERR_IO, "%s: \"%s\" is no name of a tensor", file,
             name);
-  XFI_TRY(xfi_raw_read(&r.raw, object, file, name));
+  XFI_TRY(xfi_listed_tensor_read(&r.listed, object, file, name));
   XFI_CHECK(read_offsets(&r, json_object_get(object, "data_offsets")), XFER_ERR_IO,
             "%s: \"%s\": its data_offsets do not have the bytes of its shape", file, name);
   return XFI_APPEND(f->records, f->n, f->capacity, r);
@@ -119,7 +120,7 @@ static xfer_status append_records(folder *f)
   xfer_model *model = f->model;
 
   for (size_t i = 0; i < f->n; i++) {
-    XFI_TRY(xfi_model_append(model, &f->records[i].raw, f->options));
+    XFI_TRY(xfi_model_append(model, &f->records[i].listed, f->options));
     if (model->n_entries < f->most) continue;
     XFI_TRY(xfi_model_gather_experts(model));
     f->most = 2 * model->n_entries + MANY_ENTRIES;
@@ -295,8 +296,8 @@ xfer_status xfi_checkpoint_read(xfer_model *model, const char *path,
   XFI_TRY_DONE(xfi_path_join(config, path, "config.json"));
   XFI_TRY_DONE(xfi_doc_read(&model->config, config, NULL));
   XFI_CHECK_DONE(json_is_object(model->config.root), XFER_ERR_IO, "%s: line 1: no object", config);
-  model->top = model->config.root;
-  model->whole = true;
+  model->configuration = model->config.root;
+  model->from_checkpoint = true;
   XFI_TRY_DONE(xfi_config_read(model));
   XFI_TRY_DONE(read_headers(&f));
   XFI_CHECK_DONE(model->n_entries > 0, XFER_ERR_IO, "%s has no tensor", path);

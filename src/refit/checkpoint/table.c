@@ -16,7 +16,8 @@ static const char *const SPELLINGS[] = {"",        "U8",  "I8",  "BOOL", "F8_E4M
                                         "F8_E8M0", "U16", "I16", "F16",  "BF16",    "U32",
                                         "I32",     "F32", "U64", "I64",  "F64",     NULL};
 
-xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, const char *name)
+xfer_status xfi_listed_tensor_read(xfi_listed_tensor *listed, const json_t *object,
+                                   const char *where, const char *name)
 {
   const char *spelling = json_string_value(json_object_get(object, "dtype"));
   const json_t *list = json_object_get(object, "shape");
@@ -24,18 +25,18 @@ xfer_status xfi_raw_read(xfi_raw *raw, const json_t *object, const char *where, 
 
   XFI_CHECK(spelling != NULL, XFER_ERR_IO, "%s: \"%s\" has no dtype", where, name);
   theirs = xfi_rules_choice(SPELLINGS, spelling);
-  if (theirs > 0) raw->dtype = (xfer_dtype)theirs;
-  XFI_CHECK(theirs > 0 || xfi_dtype_parse(&raw->dtype, spelling) == XFER_OK, XFER_ERR_IO,
+  if (theirs > 0) listed->dtype = (xfer_dtype)theirs;
+  XFI_CHECK(theirs > 0 || xfi_dtype_parse(&listed->dtype, spelling) == XFER_OK, XFER_ERR_IO,
             "%s: \"%s\": no element type is called \"%s\"", where, name, spelling);
   XFI_CHECK(json_is_array(list) && json_array_size(list) <= XFER_MAX_DIMS, XFER_ERR_IO,
             "%s: \"%s\" has no shape of at most %d dims", where, name, XFER_MAX_DIMS);
-  raw->n_dims = (int)json_array_size(list);
-  for (int d = 0; d < raw->n_dims; d++) {
+  listed->n_dims = (int)json_array_size(list);
+  for (int d = 0; d < listed->n_dims; d++) {
     const json_t *size = json_array_get(list, (size_t)d);
 
     XFI_CHECK(json_is_integer(size) && json_integer_value(size) >= 0, XFER_ERR_IO,
               "%s: \"%s\": dim %d of its shape is no whole number from 0", where, name, d);
-    raw->shape[d] = json_integer_value(size);
+    listed->shape[d] = json_integer_value(size);
   }
   return XFER_OK;
 }
@@ -68,7 +69,8 @@ static xfer_status read_range(const reader *r, const json_t *range, const char *
   return XFER_OK;
 }
 
-static xfer_status read_layers(reader *r, const json_t *object, const char *name, xfi_raw *raw)
+static xfer_status read_layers(reader *r, const json_t *object, const char *name,
+                               xfi_listed_tensor *listed)
 {
   const json_t *range = json_object_get(object, "layer");
   const json_t *list = json_object_get(object, "layer_list");
@@ -78,16 +80,16 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   XFI_CHECK(range == NULL || list == NULL, XFER_ERR_IO,
             "%s: \"%s\" has both \"layer\" and \"layer_list\"", r->path, name);
   if (range != NULL) {
-    XFI_TRY(read_range(r, range, name, &first, &raw->n_layers));
+    XFI_TRY(read_range(r, range, name, &first, &listed->n_layers));
   } else {
     XFI_CHECK(json_array_size(list) > 0 && json_array_size(list) < MOST_NUMBERS, XFER_ERR_IO,
               "%s: \"%s\": layer_list has %zu layers", r->path, name, json_array_size(list));
-    raw->n_layers = (int)json_array_size(list);
+    listed->n_layers = (int)json_array_size(list);
   }
   xfi_free(r->layers);
-  r->layers = xfi_calloc((size_t)raw->n_layers, sizeof *r->layers);
-  XFI_CHECK(r->layers != NULL, XFER_ERR_NOMEM, "%d layer numbers", raw->n_layers);
-  for (int i = 0; i < raw->n_layers; i++) {
+  r->layers = xfi_calloc((size_t)listed->n_layers, sizeof *r->layers);
+  XFI_CHECK(r->layers != NULL, XFER_ERR_NOMEM, "%d layer numbers", listed->n_layers);
+  for (int i = 0; i < listed->n_layers; i++) {
     const json_t *item = json_array_get(list, (size_t)i);
     json_int_t layer = range != NULL ? first + i : json_integer_value(item);
 
@@ -97,7 +99,7 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
               name, (long long)layer);
     r->layers[i] = (int)layer;
   }
-  raw->layers = r->layers;
+  listed->layers = r->layers;
   return XFER_OK;
 }
 
@@ -109,19 +111,20 @@ static xfer_status read_tensor(reader *r, const json_t *object)
                               FIELD("shape", LIST, NULL),     FIELD("dtype", TEXT, NULL),
                               FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
                               FIELD("expert", LIST, &experts)};
-  xfi_raw raw = {.path = r->path};
+  xfi_listed_tensor listed = {.path = r->path};
 
   XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));
-  raw.pattern = pattern == NULL ? name : pattern;
+  listed.pattern = pattern == NULL ? name : pattern;
   XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
             "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
   if (name == NULL) name = pattern;
-  XFI_TRY(xfi_raw_read(&raw, object, r->path, name));
+  XFI_TRY(xfi_listed_tensor_read(&listed, object, r->path, name));
   XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO,
             "%s: \"%s\" is a pattern, not a name", r->path, name);
-  XFI_TRY(read_layers(r, object, name, &raw));
-  if (experts != NULL) XFI_TRY(read_range(r, experts, name, &raw.first_expert, &raw.n_experts));
-  return xfi_model_append(r->model, &raw, r->options);
+  XFI_TRY(read_layers(r, object, name, &listed));
+  if (experts != NULL)
+    XFI_TRY(read_range(r, experts, name, &listed.first_expert, &listed.n_experts));
+  return xfi_model_append(r->model, &listed, r->options);
 }
 
 static xfer_status read_list(reader *r, const json_t *list, const char *what)
@@ -179,12 +182,15 @@ xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model
   const json_t *root, *params = NULL, *totals = NULL, *extras = NULL, *extra_totals = NULL;
   const char *format;
   /* What says where a table is from is for people. */
-  const xfi_field fields[] = {
-      NEEDED("format", TEXT, NULL),          FIELD("name", TEXT, NULL),
-      NEEDED("config", OBJECT, &model->top), NEEDED("params", LIST, &params),
-      FIELD("totals", OBJECT, &totals),      FIELD("extra_params", OBJECT, &extras),
-      FIELD("source", TEXT, NULL),           FIELD("extra_totals", OBJECT, &extra_totals),
-      FIELD("verification", OBJECT, NULL)};
+  const xfi_field fields[] = {NEEDED("format", TEXT, NULL),
+                              FIELD("name", TEXT, NULL),
+                              NEEDED("config", OBJECT, &model->configuration),
+                              NEEDED("params", LIST, &params),
+                              FIELD("totals", OBJECT, &totals),
+                              FIELD("extra_params", OBJECT, &extras),
+                              FIELD("source", TEXT, NULL),
+                              FIELD("extra_totals", OBJECT, &extra_totals),
+                              FIELD("verification", OBJECT, NULL)};
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(xfi_doc_read(&model->config, path, NULL));

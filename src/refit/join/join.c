@@ -11,11 +11,11 @@
 
 #include <string.h>
 
-static void joined_free(xfi_joined *joined, const xfer_model *model)
+static void joined_free(xfi_joined_side *joined, const xfer_model *model)
 {
   for (size_t i = 0; model != NULL && joined->held != NULL && i < model->n_entries; i++)
-    xfi_holding_free(&joined->held[i], &model->entries[i]);
-  xfi_placing_close(&joined->placing);
+    xfi_held_entry_free(&joined->held[i], &model->entries[i]);
+  xfi_rule_set_close(&joined->set);
   xfi_free(joined->held);
   xfi_free(joined->stages);
   xfi_free(joined->by_name);
@@ -178,24 +178,25 @@ static xfer_status check_used(const xfer_side *side, const xfer_model *model)
   return XFER_OK;
 }
 
-static xfer_status join_side(xfi_joined *joined, const xfer_model *model, const xfer_side *side)
+static xfer_status join_side(xfi_joined_side *joined, const xfer_model *model,
+                             const xfer_side *side)
 {
   if (side == NULL) return XFER_OK;
   joined->side = xfi_side_share(side);
   joined->held = xfi_calloc(model->n_entries, sizeof *joined->held);
   XFI_CHECK(joined->held != NULL, XFER_ERR_NOMEM, "%zu entries of a side", model->n_entries);
   XFI_TRY(check_used(side, model));
-  XFI_TRY(xfi_map_check_layers(side, model));
+  XFI_TRY(xfi_expert_map_check_layers(side, model));
   XFI_TRY(xfi_side_stages(side, model, &joined->stages));
-  XFI_TRY(xfi_placing_open(&joined->placing, side, model, joined->stages));
+  XFI_TRY(xfi_rule_set_open(&joined->set, side, model, joined->stages));
   for (size_t i = 0; i < model->n_entries; i++)
-    XFI_TRY(xfi_holding_make(&joined->held[i], &joined->placing, i));
-  return xfi_joined_group(joined, model);
+    XFI_TRY(xfi_held_entry_make(&joined->held[i], &joined->set, i));
+  return xfi_joined_side_group(joined, model);
 }
 
 /* ---- tensors ---- */
 
-static const xfer_layout *layout_at(const xfi_joined *joined, size_t entry, int k)
+static const xfer_layout *layout_at(const xfi_joined_side *joined, size_t entry, int k)
 {
   return joined->side == NULL ? NULL : joined->held[entry].layouts[k];
 }
@@ -224,13 +225,14 @@ static bool is_ignored(const xfer_refit *refit, const char *name)
 /* Is this a tensor that the engine has under a name of its own and the trainer does not have? */
 static bool has_no_source(const xfer_refit *refit, size_t entry)
 {
-  const xfi_joined *train = &refit->sides[XFER_REFIT_TRAIN], *gen = &refit->sides[XFER_REFIT_GEN];
-  const xfi_holding *held;
+  const xfi_joined_side *train = &refit->sides[XFER_REFIT_TRAIN],
+                        *gen = &refit->sides[XFER_REFIT_GEN];
+  const xfi_held_entry *held;
 
   if (train->side == NULL || gen->side == NULL) return false;
   if (!train->held[entry].absent || train->held[entry].scales_dropped) return false;
   held = &gen->held[entry];
-  return !held->absent && !held->misc && held->slot.local != NULL && !held->slot.own_names;
+  return !held->absent && !held->misc && held->mapping.local != NULL && !held->mapping.own_names;
 }
 
 static xfer_status add_tensor(xfer_refit *refit, size_t entry, int k)
@@ -308,7 +310,7 @@ static xfer_status list_tensors(xfer_refit *refit)
 
 /* Checks that a rule or the caller says where each tensor is. A serving framework holds a model
  * without a family in its own form, so the names of the table say nothing about it. */
-static xfer_status check_known(const xfer_refit *refit, const xfi_joined *joined)
+static xfer_status check_known(const xfer_refit *refit, const xfi_joined_side *joined)
 {
   const xfer_model *model = refit->model;
   const char *first = NULL;
@@ -363,7 +365,7 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
 
 /* Sets *more to the difference of the serving side's values to the training side's. A rank that
  * knows only one side cannot compute it, so there it is an error. */
-static xfer_status difference(int64_t *more, const xfer_refit *refit, size_t i)
+static xfer_status find_difference(int64_t *more, const xfer_refit *refit, size_t i)
 {
   int64_t less[2] = {0, 0};
 
@@ -418,7 +420,7 @@ static xfer_status convert_elements(const xfer_refit *refit)
     const xfer_tensor *t = &refit->tensors[i];
     int64_t more;
 
-    XFI_TRY(difference(&more, refit, i));
+    XFI_TRY(find_difference(&more, refit, i));
     if (t->src == NULL || t->dst == NULL || (more == 0 && t->src->dtype == t->dst->dtype)) continue;
     XFI_TRY(convert_tensor(refit, i, more));
   }
@@ -472,7 +474,7 @@ xfer_status xfi_refit_create(xfer_refit **refit, xfer_model *model, const xfer_s
   XFI_TRY_DONE(join_side(&r->sides[XFER_REFIT_GEN], r->model, gen));
   XFI_TRY_DONE(list_tensors(r));
   for (int s = 0; s < 2; s++)
-    XFI_TRY_DONE(xfi_joined_check(r, &r->sides[s]));
+    XFI_TRY_DONE(xfi_joined_side_check(r, &r->sides[s]));
   XFI_CHECK_DONE(
       r->n_tensors > 0, XFER_ERR_ARG,
       "nothing is left to refit: every tensor of the model is ignored, or is one that a side "

@@ -15,7 +15,7 @@ static uint64_t payload(const xfi_entry *entry)
 
 /* Returns the bytes of all parts on all ranks. Ranks are the product of the axes, and no two dims
  * share an axis, so the sum over ranks of a product over dims is a product of sums. */
-static uint64_t spread_bytes(const xfer_layout *layout)
+static uint64_t sharded_bytes(const xfer_layout *layout)
 {
   uint64_t n = (uint64_t)layout->elem_bytes * (uint64_t)layout->n_replicas;
 
@@ -34,8 +34,8 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
                        uint64_t *last_bytes, xfer_refit_report_data *r)
 {
   const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
-  const xfi_joined *gen = &refit->sides[XFER_REFIT_GEN];
-  const xfi_holding *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
+  const xfi_joined_side *gen = &refit->sides[XFER_REFIT_GEN];
+  const xfi_held_entry *held = gen->side == NULL ? NULL : &gen->held[refit->origins[i].entry];
   const xfer_layout *dst = refit->tensors[i].dst;
   uint64_t bytes = payload(entry);
 
@@ -50,7 +50,7 @@ static void add_tensor(const xfer_refit *refit, size_t i, const xfer_layout **la
   }
   if (held != NULL) r->hooks += held->hook;
   if (dst != NULL) {
-    if (dst != *last) *last_bytes = spread_bytes(dst); /* layers of a stage share one */
+    if (dst != *last) *last_bytes = sharded_bytes(dst); /* layers of a stage share one */
     *last = dst;
     r->delivered_bytes += *last_bytes;
   }
@@ -67,7 +67,7 @@ void xfi_refit_report(const xfer_refit *refit, xfer_refit_report_data *report)
   for (size_t i = 0; i < refit->n_tensors; i++)
     add_tensor(refit, i, &last, &last_bytes, report);
   for (size_t e = 0; train != NULL && e < refit->model->n_entries; e++)
-    report->duplicates += refit->sides[XFER_REFIT_TRAIN].held[e].slot.last != NULL;
+    report->duplicates += refit->sides[XFER_REFIT_TRAIN].held[e].mapping.last != NULL;
 }
 
 int xfi_refit_ranks(const xfer_refit *refit)
@@ -85,15 +85,15 @@ int xfi_refit_ranks(const xfer_refit *refit)
 void xfi_refit_tensor(const xfer_refit *refit, size_t i, xfer_refit_tensor *tensor)
 {
   const xfi_entry *entry = &refit->model->entries[refit->origins[i].entry];
-  const xfi_joined *gen = &refit->sides[XFER_REFIT_GEN];
+  const xfi_joined_side *gen = &refit->sides[XFER_REFIT_GEN];
 
   memset(tensor, 0, sizeof *tensor);
   tensor->hf =
       refit->origins[i].hf_name != NULL ? refit->origins[i].hf_name : refit->tensors[i].name;
   tensor->n_experts = entry->n_experts;
   tensor->first_expert = entry->first_expert;
-  tensor->offset = entry->home.offset;
-  memcpy(tensor->strides, entry->home.strides, sizeof tensor->strides);
+  tensor->offset = entry->in_checkpoint.offset;
+  memcpy(tensor->strides, entry->in_checkpoint.strides, sizeof tensor->strides);
   tensor->n_dims = entry->n_dims;
   tensor->half_dim = -1;
   tensor->half_step = 1;

@@ -8,8 +8,8 @@
 #include "quantise.h"
 
 #include "alloc.h"
+#include "config_values.h"
 #include "error.h"
-#include "figures.h"
 #include "names.h"
 #include "side.h"
 
@@ -133,8 +133,8 @@ static void add_lists(lists *l, const json_t *object)
 static bool is_unquantised_by_rule(const xfer_model *model, const xfer_side *by,
                                    const xfi_entry *entry)
 {
-  for (int f = 0; f < model->n_all; f++) {
-    const xfi_family_side *s = xfi_family_side_find(model->all[f], by->framework->name);
+  for (int f = 0; f < model->n_families; f++) {
+    const xfi_family_side *s = xfi_family_side_find(model->families[f], by->framework->name);
 
     for (size_t k = 0; s != NULL && k < json_array_size(s->unquantised); k++)
       if (xfi_role_matches(xfi_doc_text(s->unquantised, k), entry->role)) return true;
@@ -146,8 +146,8 @@ xfer_status xfi_unquantised_find(xfer_model *model, const xfer_side *by)
 {
   lists l = {.model = model, .by = by};
 
-  add_lists(&l, model->top);
-  if (l.n == 0) add_lists(&l, xfi_config_text(model->top));
+  add_lists(&l, model->configuration);
+  if (l.n == 0) add_lists(&l, xfi_config_text(model->configuration));
   for (size_t i = 0; i < model->n_entries; i++) {
     if (!xfi_is_quantised(model, &model->entries[i])) continue;
     model->entries[i].unquantised = is_unquantised_by_rule(model, by, &model->entries[i]);

@@ -265,7 +265,7 @@ static xfer_status check_reach(const xfi_local_tensor *local, const char *name)
 }
 
 /* Takes the tensor if it is as expected; else XFER_ERR_MISMATCH. */
-static xfer_status take(xfer_locals *locals, xfi_local_tensor *local, const xfi_given *given)
+static xfer_status accept(xfer_locals *locals, xfi_local_tensor *local, const xfi_given *given)
 {
   int64_t sizes[XFER_MAX_DIMS] = {0}, steps[XFER_MAX_DIMS] = {0};
   xfi_local_tensor moved = *local;
@@ -341,7 +341,7 @@ xfer_status xfi_locals_give(xfer_locals *locals, int side, const xfi_given *give
                    local->name);
     XFI_CHECK_DONE(local->owned == NULL, XFER_ERR_MISMATCH, "\"%s\" is taken by the callback",
                    name);
-    XFI_TRY_DONE(take(locals, local, given));
+    XFI_TRY_DONE(accept(locals, local, given));
   } else if (local != NULL || tied || is_made(locals, side, renamed)) {
     if (local == NULL && tied) locals->tied[side] = given->base;
     locals->n_ignored += !again;

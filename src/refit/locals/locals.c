@@ -1,4 +1,4 @@
-/* Lists the local tensors of a rank: names and shapes follow from the slots and the layouts. */
+/* Lists the local tensors of a rank: names and shapes follow from how entries are mapped, and the layouts. */
 #include "locals.h"
 
 #include "alloc.h"
@@ -15,19 +15,19 @@
 typedef struct measured {
   size_t entry;
   int64_t tensor;
-  const xfi_slot *slot;
+  const xfi_param_mapping *mapping;
   const xfer_layout *layout;
   xfi_place place;
   int64_t shape[XFER_MAX_DIMS]; /* of the rank's part */
 } measured;
 
-enum { MAX_SLOTS = 8 };
+enum { MAX_WEIGHTS = 8 };
 
 /* A side whose local tensors are being listed: those of which something moves, or if `unused` the
  * others. */
 typedef struct listing {
   xfer_locals *locals;
-  const xfi_joined *joined;
+  const xfi_joined_side *joined;
   int side;
   bool unused;
 } listing;
@@ -59,18 +59,18 @@ void xfi_locals_destroy(xfer_locals *locals)
 /* Returns the dim that identifies a part best: the one that is cut. */
 static int telling_dim(const measured *m)
 {
-  if (m->slot->flat) return 0;
+  if (m->mapping->flat) return 0;
   for (int d = m->layout->n_dims - 1; d >= 0; d--) {
-    if (m->layout->dims[d].n_cuts > 0 && (d > 0 || m->slot->fuse_dim == 0)) return d;
+    if (m->layout->dims[d].n_cuts > 0 && (d > 0 || m->mapping->row_dim == 0)) return d;
   }
-  return m->layout->n_dims > m->slot->fuse_dim ? m->slot->fuse_dim : m->layout->n_dims - 1;
+  return m->layout->n_dims > m->mapping->row_dim ? m->mapping->row_dim : m->layout->n_dims - 1;
 }
 
-static int local_dim(const xfi_slot *slot, int tensor_dim)
+static int local_dim(const xfi_param_mapping *mapping, int tensor_dim)
 {
-  if (slot->flat) return 0;
+  if (mapping->flat) return 0;
   for (int k = 0; k < XFER_MAX_DIMS; k++) {
-    if (xfi_slot_dim(slot, k) == tensor_dim) return k;
+    if (xfi_param_mapping_dim(mapping, k) == tensor_dim) return k;
   }
   return -1;
 }
@@ -84,11 +84,11 @@ static xfer_status add_part(xfer_locals *locals, xfi_local_tensor *local,
 }
 
 /* Are the rows the rank's part of the tensor, unchanged? */
-static bool is_plain(const xfi_slot *slot)
+static bool is_plain(const xfi_param_mapping *mapping)
 {
-  if (slot->n_slots > 1) return false;
-  for (int i = 0; i < slot->fusing.n_slabs; i++) {
-    const xfi_slab *slab = &slot->fusing.slabs[i];
+  if (mapping->n_weights > 1) return false;
+  for (int i = 0; i < mapping->fused.n_slabs; i++) {
+    const xfi_slab *slab = &mapping->fused.slabs[i];
 
     if (slab->order != XFI_AS_IT_IS || slab->stride != slab->size) return false;
   }
@@ -99,22 +99,22 @@ static bool is_plain(const xfi_slot *slot)
 static xfer_status add_placed(xfer_locals *locals, xfi_local_tensor *local, const measured *m,
                               xfer_local_part part)
 {
-  const xfi_joined *joined = &locals->refit->sides[local->side];
-  int64_t rows = m->shape[m->slot->fuse_dim];
+  const xfi_joined_side *joined = &locals->refit->sides[local->side];
+  int64_t rows = m->shape[m->mapping->row_dim];
   int place, r;
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
   (void)xfi_side_stage_of(joined->side, locals->rank, &place);
-  r = m->slot->fusing.n_fsdp > 0 ? place % xfi_fusing_ranks(&m->slot->fusing)
-                                 : xfi_grid_cut_of(m->slot->grid, place);
-  if (m->slot->fusing.alternate) {
-    part.begin = m->slot->slot;
-    part.step = m->slot->n_slots;
+  r = m->mapping->fused.n_fsdp > 0 ? place % xfi_fused_ranks(&m->mapping->fused)
+                                   : xfi_grid_cut_of(m->mapping->grid, place);
+  if (m->mapping->fused.alternate) {
+    part.begin = m->mapping->index;
+    part.step = m->mapping->n_weights;
     part.end = rows == 0 ? part.begin : part.begin + (rows - 1) * part.step + 1;
     return add_part(locals, local, &part);
   }
-  XFI_TRY_DONE(xfi_fusing_part(&m->slot->fusing, m->slot->slot, r, &all));
+  XFI_TRY_DONE(xfi_fused_part(&m->mapping->fused, m->mapping->index, r, &all));
   for (size_t i = 0; i < all.n; i++) {
     part.begin = all.at[i].at;
     part.end = part.begin + all.at[i].length;
@@ -133,18 +133,18 @@ static xfer_status add_parts(xfer_locals *locals, xfi_local_tensor *local, const
   for (int i = 0; i < n; i++) {
     const measured *m = &all[i];
     /* A single number of the last expert lies behind those of the other experts. */
-    const int64_t begin = m->slot->flat && m->slot->last_expert ? local->shape[0] - 1 : 0;
-    int dim = is_plain(m->slot) ? telling_dim(m) : m->slot->fuse_dim;
+    const int64_t begin = m->mapping->flat && m->mapping->last_expert ? local->shape[0] - 1 : 0;
+    int dim = is_plain(m->mapping) ? telling_dim(m) : m->mapping->row_dim;
     xfer_local_part part = {.tensor = (uint64_t)m->tensor,
-                            .dim = dim < 0 ? -1 : local_dim(m->slot, dim),
+                            .dim = dim < 0 ? -1 : local_dim(m->mapping, dim),
                             .tensor_dim = dim,
                             .begin = begin,
                             .end = begin + (dim < 0 ? 1 : m->shape[dim]),
                             .step = 1};
 
     if (m->tensor < 0) continue; /* ignored, but it keeps its place in the tensor */
-    XFI_TRY(is_plain(m->slot) ? add_part(locals, local, &part)
-                              : add_placed(locals, local, m, part));
+    XFI_TRY(is_plain(m->mapping) ? add_part(locals, local, &part)
+                                 : add_placed(locals, local, m, part));
   }
   return XFER_OK;
 }
@@ -164,14 +164,14 @@ void xfi_local_make_dense(xfi_local_tensor *local)
 /* Sets *length to the length in dim k of the tensor that the n weights make together. */
 static xfer_status add_up(int64_t *length, const measured *all, int n, int k)
 {
-  const xfi_slot *slot = all[0].slot;
-  const int d = xfi_slot_dim(slot, k);
+  const xfi_param_mapping *mapping = all[0].mapping;
+  const int d = xfi_param_mapping_dim(mapping, k);
 
   *length = d < 0 ? 1 : all[0].shape[d];
   for (int i = 1; i < n && d >= 0; i++) {
-    if (d == slot->fuse_dim) *length += all[i].shape[d];
-    XFI_CHECK(d == slot->fuse_dim || all[i].shape[d] == *length, XFER_ERR_SHAPE,
-              "\"%s\": its parts have sizes %lld and %lld in dim %d", slot->local,
+    if (d == mapping->row_dim) *length += all[i].shape[d];
+    XFI_CHECK(d == mapping->row_dim || all[i].shape[d] == *length, XFER_ERR_SHAPE,
+              "\"%s\": its parts have sizes %lld and %lld in dim %d", mapping->local,
               (long long)*length, (long long)all[i].shape[d], d);
   }
   return XFER_OK;
@@ -183,21 +183,21 @@ static xfer_status shape_local(xfi_local_tensor *local, const measured *all, int
   size_t n_bytes = xfi_dtype_size((int)local->dtype);
   int n_others = 0; /* weights before those of the last expert */
 
-  while (n_others < n && !all[n_others].slot->last_expert)
+  while (n_others < n && !all[n_others].mapping->last_expert)
     n_others++;
-  local->n_dims = m->layout->n_dims - m->slot->each_expert - m->slot->flat;
+  local->n_dims = m->layout->n_dims - m->mapping->each_expert - m->mapping->flat;
   for (int k = 0; k < local->n_dims; k++) {
     int64_t last = 0;
 
-    local->dims[k] = xfi_slot_dim(m->slot, k);
+    local->dims[k] = xfi_param_mapping_dim(m->mapping, k);
     XFI_TRY(add_up(&local->shape[k], all, n_others, k));
     if (n_others < n) XFI_TRY(add_up(&last, all + n_others, n - n_others, k));
     if (k == 0) local->shape[k] += last;
     XFI_CHECK(k == 0 || n_others == n || last == local->shape[k], XFER_ERR_SHAPE,
-              "\"%s\": its last expert has %lld in dim %d, the others have %lld", m->slot->local,
+              "\"%s\": its last expert has %lld in dim %d, the others have %lld", m->mapping->local,
               (long long)last, k, (long long)local->shape[k]);
     XFI_CHECK(xfi_mul_fits(n_bytes, (size_t)local->shape[k], &n_bytes), XFER_ERR_OVERFLOW,
-              "\"%s\" has more bytes than memory", m->slot->local);
+              "\"%s\" has more bytes than memory", m->mapping->local);
   }
   xfi_local_make_dense(local);
   local->n_bytes = n_bytes;
@@ -207,9 +207,9 @@ static xfer_status shape_local(xfi_local_tensor *local, const measured *all, int
 static xfer_status add_local(const listing *l, const measured *all, int n, xfi_name_numbers numbers)
 {
   xfer_locals *locals = l->locals;
-  const xfi_joined *joined = l->joined;
-  const xfi_slot *slot = all[0].slot;
-  const char *pattern = slot->local;
+  const xfi_joined_side *joined = l->joined;
+  const xfi_param_mapping *mapping = all[0].mapping;
+  const char *pattern = mapping->local;
   xfi_local_tensor local = {.expert = numbers.expert,
                             .side = l->side,
                             .dtype = all[0].layout->dtype,
@@ -219,14 +219,14 @@ static xfer_status add_local(const listing *l, const measured *all, int n, xfi_n
 
   for (int i = 0; i < n; i++)
     local.unused = local.unused && all[i].tensor < 0;
-  if (slot->last != NULL &&
+  if (mapping->last != NULL &&
       xfi_side_stage_of(joined->side, locals->rank, NULL) == joined->side->pp - 1) {
-    pattern = slot->last;
+    pattern = mapping->last;
   }
   XFI_TRY_DONE(shape_local(&local, all, n));
   XFI_TRY_DONE(xfi_name_fill(&local.name, pattern, &numbers));
-  if (slot->made != NULL) XFI_TRY_DONE(xfi_name_fill(&local.made, slot->made, &numbers));
-  local.made_dtype = slot->made_dtype;
+  if (mapping->made != NULL) XFI_TRY_DONE(xfi_name_fill(&local.made, mapping->made, &numbers));
+  local.made_dtype = mapping->made_dtype;
   XFI_TRY_DONE(add_parts(locals, &local, all, n));
   XFI_TRY_DONE(xfi_vec_reserve(&locals->at, &locals->capacity, locals->n + 1, sizeof *locals->at));
   for (int i = 0; i < n && numbers.local <= 0; i++) {
@@ -266,20 +266,20 @@ done:
 static int measure(measured *all, const listing *l, const xfi_entry_group *group, int layer)
 {
   const xfer_locals *locals = l->locals;
-  const xfi_joined *joined = l->joined;
+  const xfi_joined_side *joined = l->joined;
   const xfer_model *model = locals->refit->model;
   bool wanted = false;
   int n = 0;
 
-  for (size_t i = group->begin; i < group->end && n < MAX_SLOTS; i++) {
+  for (size_t i = group->begin; i < group->end && n < MAX_WEIGHTS; i++) {
     size_t entry = joined->by_name[i];
     const xfi_entry *e = &model->entries[entry];
-    const xfi_holding *held = &joined->held[entry];
+    const xfi_held_entry *held = &joined->held[entry];
     measured *m = &all[n];
     const int k = xfi_entry_place(e, layer);
 
     if (held->absent || k < 0) continue;
-    *m = (measured){.entry = entry, .slot = &held->slot};
+    *m = (measured){.entry = entry, .mapping = &held->mapping};
     m->tensor = locals->refit->tensor_of[entry][k];
     m->layout = held->layouts[k];
     if (!xfi_layout_place(m->layout, locals->rank, &m->place)) continue;
@@ -294,14 +294,14 @@ static int measure(measured *all, const listing *l, const xfi_entry_group *group
 
 /* Returns the framework's number of a layer. Some frameworks count from 0 in each stage and count
  * extra layers separately; the others count all layers. */
-static int layer_number(const xfi_joined *joined, const xfer_model *model, const measured *m,
+static int layer_number(const xfi_joined_side *joined, const xfer_model *model, const measured *m,
                         int layer)
 {
   const xfi_entry *entry = &model->entries[m->entry];
   const bool from_0 = joined->side->framework->stage_numbers;
   int at, hi, lo = 0; /* the first of its stage */
 
-  if (layer < 0 || m->slot->own_names || m->slot->own_number) return layer;
+  if (layer < 0 || m->mapping->own_names || m->mapping->own_number) return layer;
   if (entry->stack == XFI_EXTRA)
     return layer + (entry->own_numbers - from_0) * model->n_config_layers;
   if (!from_0) return layer;
@@ -312,15 +312,15 @@ static int layer_number(const xfi_joined *joined, const xfer_model *model, const
 
 /* Returns the chunk of a tensor. Those before the layers are in the first chunk; those after them
  * in the last one or in the last layer's. */
-static int chunk_of(const xfi_joined *joined, const xfer_model *model, const measured *m, int layer,
-                    int stage)
+static int chunk_of(const xfi_joined_side *joined, const xfer_model *model, const measured *m,
+                    int layer, int stage)
 {
   const xfer_side *side = joined->side;
   int at = -1;
 
   if (model->entries[m->entry].stack == XFI_LAYERS)
     at = xfi_find_int(model->layers, model->n_layers, layer);
-  else if (m->slot->with_last_layer)
+  else if (m->mapping->with_last_layer)
     at = model->n_layers - 1;
   if (at >= 0) return joined->stages[at] / side->pp;
   return stage == side->pp - 1 ? side->chunks - 1 : 0;
@@ -328,7 +328,7 @@ static int chunk_of(const xfi_joined *joined, const xfer_model *model, const mea
 
 static xfer_status add_group_layer(const listing *l, const xfi_entry_group *group, int layer)
 {
-  measured all[MAX_SLOTS];
+  measured all[MAX_WEIGHTS];
   const xfer_model *model = l->locals->refit->model;
   const int stage = xfi_side_stage_of(l->joined->side, l->locals->rank, NULL);
   const int n = measure(all, l, group, layer);
@@ -337,20 +337,20 @@ static xfer_status add_group_layer(const listing *l, const xfi_entry_group *grou
   if (n == 0) return XFER_OK;
   numbers.layer = layer_number(l->joined, model, &all[0], layer);
   numbers.chunk = chunk_of(l->joined, model, &all[0], layer, stage);
-  if (all[0].slot->each_expert) return add_each_expert(l, all, n, numbers);
+  if (all[0].mapping->each_expert) return add_each_expert(l, all, n, numbers);
   return add_local(l, all, n, numbers);
 }
 
-/* Adds a group's local tensors in each layer of the entries of its first slot. */
+/* Adds a group's local tensors in each layer of the entries of its first weight. */
 static xfer_status add_group(const listing *l, const xfi_entry_group *group)
 {
-  const xfi_joined *joined = l->joined;
-  const int first = xfi_slot_number(&joined->held[joined->by_name[group->begin]].slot);
+  const xfi_joined_side *joined = l->joined;
+  const int first = xfi_param_mapping_number(&joined->held[joined->by_name[group->begin]].mapping);
 
   for (size_t i = group->begin; i < group->end; i++) {
     const xfi_entry *e = &l->locals->refit->model->entries[joined->by_name[i]];
 
-    if (xfi_slot_number(&joined->held[joined->by_name[i]].slot) != first) break;
+    if (xfi_param_mapping_number(&joined->held[joined->by_name[i]].mapping) != first) break;
     for (int k = 0; k < xfi_entry_places(e); k++)
       XFI_TRY(add_group_layer(l, group, xfi_entry_layer(e, k)));
   }

@@ -1,8 +1,8 @@
 /* config.json: the family of a model, and the numbers that rules use. */
 #include "model.h"
 
+#include "config_values.h"
 #include "error.h"
-#include "figures.h"
 #include "names.h"
 #include "vec.h"
 
@@ -14,10 +14,11 @@
 static void set_family(xfer_model *model, const xfi_family *family)
 {
   model->family = family;
-  model->n_all = family == NULL ? 0 : xfi_family_all(model->rules, family, model->all);
-  for (int i = 0, n = 0; i < model->n_all; i++) {
-    for (int k = 0; k < model->all[i]->n_layer_words; k++)
-      model->layer_words[n++] = model->all[i]->layer_words[k];
+  model->n_families =
+      family == NULL ? 0 : xfi_family_with_included(model->rules, family, model->families);
+  for (int i = 0, n = 0; i < model->n_families; i++) {
+    for (int k = 0; k < model->families[i]->n_layer_words; k++)
+      model->layer_words[n++] = model->families[i]->layer_words[k];
     if (n > 0) model->n_layer_words = n;
   }
 }
@@ -99,10 +100,10 @@ static xfer_status check_figures(const xfer_model *model)
 {
   static const char *const COUNTS[] = {"num_experts", "n_routed_experts", "num_local_experts",
                                        "moe_num_experts"};
-  const json_t *tied = xfi_config_key(model->top, "tie_word_embeddings");
+  const json_t *tied = xfi_config_key(model->configuration, "tie_word_embeddings");
 
   for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
-    const json_t *value = xfi_config_key(model->top, COUNTS[i]);
+    const json_t *value = xfi_config_key(model->configuration, COUNTS[i]);
 
     XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: %s: \"%s\" is %lld",
               model->config.where, xfi_doc_find(&model->config, value).text, COUNTS[i],
@@ -123,7 +124,7 @@ static xfer_status check_sizes(const xfer_model *model)
   enum { MOST = (1 << 30) - 1 };
 
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
-    const json_t *value = xfi_config_key(model->top, KEYS[i]);
+    const json_t *value = xfi_config_key(model->configuration, KEYS[i]);
 
     XFI_CHECK(value == NULL || json_is_null(value) ||
                   (json_is_integer(value) && json_integer_value(value) >= 0 &&
@@ -178,23 +179,23 @@ static xfer_status add_var(xfer_model *model, const char *name, int64_t value)
   return XFI_APPEND(model->vars, model->n_vars, model->vars_cap, (xfi_var){name, value});
 }
 
-xfi_ruled xfi_config_rule(const xfer_model *model, size_t object, const char *key)
+xfi_family_expr xfi_config_rule(const xfer_model *model, size_t object, const char *key)
 {
-  for (int f = 0; f < model->n_all; f++) {
-    const json_t *const *of = (const void *)((const char *)model->all[f] + object);
+  for (int f = 0; f < model->n_families; f++) {
+    const json_t *const *of = (const void *)((const char *)model->families[f] + object);
     const json_t *value = json_object_get(*of, key);
 
-    if (value != NULL) return (xfi_ruled){model->all[f], value};
+    if (value != NULL) return (xfi_family_expr){model->families[f], value};
   }
-  return (xfi_ruled){NULL, NULL};
+  return (xfi_family_expr){NULL, NULL};
 }
 
 /* The expression of a word, in the first family that has it; NULL: none has. */
-static xfi_ruled find_word(const xfer_model *model, const char *name, size_t n_chars)
+static xfi_family_expr find_word(const xfer_model *model, const char *name, size_t n_chars)
 {
   char key[XFI_NAME_BYTES];
 
-  if (n_chars >= sizeof key) return (xfi_ruled){NULL, NULL};
+  if (n_chars >= sizeof key) return (xfi_family_expr){NULL, NULL};
   memcpy(key, name, n_chars);
   key[n_chars] = '\0';
   return xfi_config_rule(model, offsetof(xfi_family, config), key);
@@ -203,14 +204,14 @@ static xfi_ruled find_word(const xfer_model *model, const char *name, size_t n_c
 static const char *meaning_of(const char **file, const char *name, size_t n_chars,
                               const void *context)
 {
-  const xfi_ruled word = find_word(context, name, n_chars);
+  const xfi_family_expr word = find_word(context, name, n_chars);
 
   if (word.expr != NULL) *file = word.family->doc->where;
   return json_string_value(word.expr);
 }
 
 /* An expression of a family failed: says where it is, and with which configuration. */
-static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st)
+static xfer_status locate_error(const xfer_model *model, xfi_family_expr rule, xfer_status st)
 {
   xfi_set_error("%s: %s: %s: %s", model->config.where, rule.family->doc->where,
                 xfi_doc_find(rule.family->doc, rule.expr).text, xfer_last_error());
@@ -218,29 +219,31 @@ static xfer_status blame(const xfer_model *model, xfi_ruled rule, xfer_status st
 }
 
 /* Words may use the figures, and earlier words. */
-static void set_scopes(xfer_model *model, size_t n_figures)
+static void set_scopes(xfer_model *model, size_t n_own_vars)
 {
-  model->figures = (xfi_scope){
-      .vars = model->vars, .n_vars = n_figures, .find = xfi_figure, .context = model->top};
-  model->scope = (xfi_scope){.vars = model->vars + n_figures,
-                             .n_vars = model->n_vars - n_figures,
+  model->config_scope = (xfi_scope){.vars = model->vars,
+                                    .n_vars = n_own_vars,
+                                    .find = xfi_config_value,
+                                    .context = model->configuration};
+  model->scope = (xfi_scope){.vars = model->vars + n_own_vars,
+                             .n_vars = model->n_vars - n_own_vars,
                              .absent = model->absent,
                              .n_absent = model->n_absent,
-                             .next = &model->figures,
+                             .next = &model->config_scope,
                              .means = meaning_of,
                              .context = model};
 }
 
 /* ---- expressions about one layer ---- */
 
-xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model, xfi_ruled rule,
-                              int layer, const xfi_scope *first)
+xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model,
+                              xfi_family_expr rule, int layer, const xfi_scope *first)
 {
-  const xfi_layer_figures of = {model->top, layer};
+  const xfi_config_layer of = {model->configuration, layer};
   const xfi_var own = {"layer", layer};
-  const xfi_scope last = {.vars = model->figures.vars,
-                          .n_vars = model->figures.n_vars,
-                          .find = xfi_figure_of_layer,
+  const xfi_scope last = {.vars = model->config_scope.vars,
+                          .n_vars = model->config_scope.n_vars,
+                          .find = xfi_config_value_of_layer,
                           .context = &of};
   xfi_scope words = model->scope;
   xfi_scope roles = {.next = &words};
@@ -252,11 +255,11 @@ xfer_status xfi_config_number(bool *has, int64_t *value, const xfer_model *model
   words.next = &last;
   if (first != NULL) roles.find = first->find, roles.context = first->context;
   st = xfi_expr_find(has, value, json_string_value(rule.expr), &scope);
-  return st == XFER_OK ? st : blame(model, rule, st);
+  return st == XFER_OK ? st : locate_error(model, rule, st);
 }
 
-xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_ruled rule, int layer,
-                            const xfi_scope *first)
+xfer_status xfi_config_eval(xfi_truth *truth, const xfer_model *model, xfi_family_expr rule,
+                            int layer, const xfi_scope *first)
 {
   int64_t value = 0;
   bool has;
@@ -272,14 +275,14 @@ xfer_status xfi_config_flag(xfi_truth *truth, const xfer_model *model, const cha
 }
 
 /* Words that count layers. A layer for which the expression has no value does not count. */
-static xfer_status add_counts(xfer_model *model, const xfi_family *family, size_t n_figures)
+static xfer_status add_counts(xfer_model *model, const xfi_family *family, size_t n_own_vars)
 {
   const char *name;
   const json_t *expr;
 
   json_object_foreach((json_t *)(uintptr_t)family->counts, name, expr)
   {
-    const xfi_ruled rule = {family, expr};
+    const xfi_family_expr rule = {family, expr};
     int64_t n = 0;
     xfi_truth holds;
 
@@ -288,7 +291,7 @@ static xfer_status add_counts(xfer_model *model, const xfi_family *family, size_
       n += holds == XFI_TRUE;
     }
     XFI_TRY(add_var(model, name, n));
-    set_scopes(model, n_figures);
+    set_scopes(model, n_own_vars);
   }
   return XFER_OK;
 }
@@ -296,7 +299,7 @@ static xfer_status add_counts(xfer_model *model, const xfi_family *family, size_
 /* A word of the families; of one that includes others it takes the place of theirs, also where it
  * has no value. Then only an expression that uses it fails, as for words about one layer, whose
  * number they lack here. */
-static xfer_status add_word(xfer_model *model, const char *name, xfi_ruled rule)
+static xfer_status add_word(xfer_model *model, const char *name, xfi_family_expr rule)
 {
   xfer_status st;
   int64_t value;
@@ -304,14 +307,14 @@ static xfer_status add_word(xfer_model *model, const char *name, xfi_ruled rule)
 
   if (find_word(model, name, strlen(name)).expr != rule.expr) return XFER_OK;
   st = xfi_expr_find(&has, &value, json_string_value(rule.expr), &model->scope);
-  if (st != XFER_OK) return blame(model, rule, st);
+  if (st != XFER_OK) return locate_error(model, rule, st);
   if (has) return add_var(model, name, value);
   return XFI_APPEND(model->absent, model->n_absent, model->absent_cap, name);
 }
 
 xfer_status xfi_config_vars(xfer_model *model)
 {
-  size_t n_figures;
+  size_t n_own_vars;
   int64_t n_layers;
 
   model->n_vars = model->n_absent = 0;
@@ -320,22 +323,22 @@ xfer_status xfi_config_vars(xfer_model *model)
     XFI_TRY(add_var(model, "block_rows", model->block[0]));
     XFI_TRY(add_var(model, "block_columns", model->block[1]));
   }
-  XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->top)));
-  XFI_TRY(add_var(model, "text_part", xfi_config_text(model->top) != NULL));
-  n_figures = model->n_vars;
-  set_scopes(model, n_figures);
-  for (int i = 0; i < model->n_all; i++) {
+  XFI_TRY(add_var(model, "tied_by_text", is_tied_by_text(model->configuration)));
+  XFI_TRY(add_var(model, "text_part", xfi_config_text(model->configuration) != NULL));
+  n_own_vars = model->n_vars;
+  set_scopes(model, n_own_vars);
+  for (int i = 0; i < model->n_families; i++) {
     const char *name;
     const json_t *expr;
 
-    json_object_foreach((json_t *)(uintptr_t)model->all[i]->config, name, expr)
+    json_object_foreach((json_t *)(uintptr_t)model->families[i]->config, name, expr)
     {
-      XFI_TRY(add_word(model, name, (xfi_ruled){model->all[i], expr}));
-      set_scopes(model, n_figures);
+      XFI_TRY(add_word(model, name, (xfi_family_expr){model->families[i], expr}));
+      set_scopes(model, n_own_vars);
     }
   }
-  for (int i = 0; i < model->n_all; i++)
-    XFI_TRY(add_counts(model, model->all[i], n_figures));
+  for (int i = 0; i < model->n_families; i++)
+    XFI_TRY(add_counts(model, model->families[i], n_own_vars));
   /* count_layers() comes before the words, so a missing layer would pass. */
   XFI_CHECK(model->n_config_layers > 0 || !xfi_scope_find(&model->scope, "layers", 6, &n_layers),
             XFER_ERR_IO, "family \"%s\": \"layers\" must not use another word of the family",
@@ -349,15 +352,16 @@ xfer_status xfi_config_vars(xfer_model *model)
 static xfer_status find_count(bool *has, int64_t *n, const xfer_model *model, const char *word,
                               const char **key)
 {
-  const xfi_var part = {"text_part", xfi_config_text(model->top) != NULL};
-  const xfi_scope figures = {.vars = &part, .n_vars = 1, .find = xfi_figure, .context = model->top};
-  const xfi_ruled rule = find_word(model, word, strlen(word));
+  const xfi_var part = {"text_part", xfi_config_text(model->configuration) != NULL};
+  const xfi_scope figures = {
+      .vars = &part, .n_vars = 1, .find = xfi_config_value, .context = model->configuration};
+  const xfi_family_expr rule = find_word(model, word, strlen(word));
   xfer_status st;
 
   if (rule.expr != NULL) *key = json_string_value(rule.expr);
   st = xfi_expr_find(has, n, *key, &figures);
   if (st == XFER_OK) return XFER_OK;
-  if (rule.expr != NULL) return blame(model, rule, st);
+  if (rule.expr != NULL) return locate_error(model, rule, st);
   xfi_set_error("%s: %s", model->config.where, xfer_last_error());
   return st;
 }
@@ -382,18 +386,18 @@ static xfer_status count_layers(xfer_model *model)
 
 xfer_status xfi_config_read(xfer_model *model)
 {
-  const json_t *text = xfi_config_text(model->top);
+  const json_t *text = xfi_config_text(model->configuration);
 
   model->model_type = "";
   XFI_TRY(check_sizes(model));
   XFI_TRY(check_figures(model));
-  XFI_TRY(check_type(model, model->top));
+  XFI_TRY(check_type(model, model->configuration));
   XFI_TRY(check_type(model, text));
   if (model->rules == NULL)
-    XFI_TRY(xfi_rules_families(&model->rules, type_of(model->top), type_of(text)));
-  if (!family_of_type(model, model->top) && text != NULL) family_of_type(model, text);
+    XFI_TRY(xfi_rules_families(&model->rules, type_of(model->configuration), type_of(text)));
+  if (!family_of_type(model, model->configuration) && text != NULL) family_of_type(model, text);
   XFI_TRY(count_layers(model));
-  XFI_TRY(read_block(model, model->top));
+  XFI_TRY(read_block(model, model->configuration));
   if (text != NULL) XFI_TRY(read_block(model, text));
   return XFER_OK;
 }

@@ -14,7 +14,7 @@
  */
 static bool has_configuration(const xfer_model *model)
 {
-  return model->whole && model->family != NULL && model->model_type[0] != '\0';
+  return model->from_checkpoint && model->family != NULL && model->model_type[0] != '\0';
 }
 
 /* Does an entry of the same name have the expert, in the first layer of `like`? */
@@ -156,7 +156,7 @@ static xfer_status check_kinds(const xfer_model *model, const xfi_family *family
       const int layer = model->layers[i];
       const bool has = xfi_model_find(model, XFI_LAYERS, layer, role, NULL) != NULL;
 
-      XFI_TRY(xfi_config_eval(&expected, model, (xfi_ruled){family, expr}, layer, NULL));
+      XFI_TRY(xfi_config_eval(&expected, model, (xfi_family_expr){family, expr}, layer, NULL));
       XFI_CHECK(expected != XFI_TRUE || has, XFER_ERR_IO,
                 "layer %d has no \"%s\"; by the configuration it has one", layer, role);
       XFI_CHECK(expected != XFI_FALSE || !has, XFER_ERR_IO,
@@ -190,8 +190,8 @@ xfer_status xfi_model_check_counts(const xfer_model *model)
 {
   XFI_TRY(xfi_model_check_expert_counts(model, false));
   XFI_TRY(check_layers(model));
-  for (int i = 0; i < model->n_all; i++)
-    XFI_TRY(check_kinds(model, model->all[i]));
+  for (int i = 0; i < model->n_families; i++)
+    XFI_TRY(check_kinds(model, model->families[i]));
   XFI_TRY(check_sparse(model));
   XFI_TRY(xfi_model_check_sizes(model));
   return xfi_model_check_needs(model);

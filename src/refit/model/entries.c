@@ -26,49 +26,51 @@ void xfi_entry_clear(xfi_entry *entry)
 /* ---- appending ---- */
 
 /* No size is negative, which the readers have checked. */
-static xfer_status check_raw(const xfi_raw *raw)
+static xfer_status check_listed(const xfi_listed_tensor *listed)
 {
-  int n_dims = raw->n_dims + (raw->n_experts > 0);
+  int n_dims = listed->n_dims + (listed->n_experts > 0);
   int64_t bytes =
-      (int64_t)xfi_dtype_size((int)raw->dtype) * (raw->n_experts > 0 ? raw->n_experts : 1);
+      (int64_t)xfi_dtype_size((int)listed->dtype) * (listed->n_experts > 0 ? listed->n_experts : 1);
   xfer_status st = XFER_OK;
 
-  XFI_CHECK_DONE(raw->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
+  XFI_CHECK_DONE(listed->pattern[0] != '\0', XFER_ERR_IO, "a tensor without a name");
   XFI_CHECK_DONE(n_dims <= XFER_MAX_DIMS, XFER_ERR_IO, "\"%s\" has %d dims, more than %d",
-                 raw->pattern, n_dims, XFER_MAX_DIMS);
-  XFI_CHECK_DONE((raw->n_layers > 0) == (strstr(raw->pattern, "{layer}") != NULL), XFER_ERR_IO,
-                 "\"%s\": {layer} and a list of layers go together", raw->pattern);
-  XFI_CHECK_DONE((raw->n_experts > 0) == (strstr(raw->pattern, "{expert}") != NULL), XFER_ERR_IO,
-                 "\"%s\": {expert} and a range of experts go together", raw->pattern);
-  for (int i = 0; i < raw->n_layers; i++) {
-    XFI_CHECK_DONE(raw->layers[i] >= 0 && (i == 0 || raw->layers[i] > raw->layers[i - 1]),
-                   XFER_ERR_IO, "\"%s\": layers must ascend from 0", raw->pattern);
+                 listed->pattern, n_dims, XFER_MAX_DIMS);
+  XFI_CHECK_DONE((listed->n_layers > 0) == (strstr(listed->pattern, "{layer}") != NULL),
+                 XFER_ERR_IO, "\"%s\": {layer} and a list of layers go together", listed->pattern);
+  XFI_CHECK_DONE((listed->n_experts > 0) == (strstr(listed->pattern, "{expert}") != NULL),
+                 XFER_ERR_IO, "\"%s\": {expert} and a range of experts go together",
+                 listed->pattern);
+  for (int i = 0; i < listed->n_layers; i++) {
+    XFI_CHECK_DONE(listed->layers[i] >= 0 && (i == 0 || listed->layers[i] > listed->layers[i - 1]),
+                   XFER_ERR_IO, "\"%s\": layers must ascend from 0", listed->pattern);
   }
-  for (int d = 0; d < raw->n_dims;
+  for (int d = 0; d < listed->n_dims;
        d++) { /* sizes of 0 count as 1, since strides have the product of the others */
-    XFI_CHECK_DONE(xfi_imul_fits(bytes, raw->shape[d] > 0 ? raw->shape[d] : 1, &bytes),
-                   XFER_ERR_OVERFLOW, "\"%s\" has more bytes than 63 bits count", raw->pattern);
+    XFI_CHECK_DONE(xfi_imul_fits(bytes, listed->shape[d] > 0 ? listed->shape[d] : 1, &bytes),
+                   XFER_ERR_OVERFLOW, "\"%s\" has more bytes than 63 bits count", listed->pattern);
   }
 done:
-  if (st != XFER_OK && raw->path != NULL) xfi_set_error("%s: %s", raw->path, xfer_last_error());
+  if (st != XFER_OK && listed->path != NULL)
+    xfi_set_error("%s: %s", listed->path, xfer_last_error());
   return st;
 }
 
-static void set_shape(xfi_entry *entry, const xfi_raw *raw)
+static void set_shape(xfi_entry *entry, const xfi_listed_tensor *listed)
 {
   int experts = entry->n_experts > 0;
   int64_t stride = 1;
 
-  entry->n_dims = raw->n_dims + experts;
-  for (int d = raw->n_dims - 1; d >= 0; d--) {
-    entry->shape[d + experts] = raw->shape[d];
-    entry->home.strides[d + experts] = stride;
-    stride *= raw->shape[d];
+  entry->n_dims = listed->n_dims + experts;
+  for (int d = listed->n_dims - 1; d >= 0; d--) {
+    entry->shape[d + experts] = listed->shape[d];
+    entry->in_checkpoint.strides[d + experts] = stride;
+    stride *= listed->shape[d];
   }
   if (experts) entry->shape[0] = entry->n_experts;
   entry->experts = experts;
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    entry->home.order[d] = d;
+    entry->in_checkpoint.order[d] = d;
 }
 
 /* Applies the caller's renames, in order. */
@@ -105,24 +107,25 @@ static xfer_status own_lists(xfi_entry *entry, const char *pattern, const char *
   return xfi_name_copy(&entry->name, name);
 }
 
-static xfer_status append_entry(xfer_model *model, const xfi_raw *raw,
+static xfer_status append_entry(xfer_model *model, const xfi_listed_tensor *listed,
                                 const xfer_model_options *options)
 {
-  xfi_entry entry = {.n_layers = raw->n_layers,
-                     .first_expert = raw->first_expert,
-                     .n_experts = raw->n_experts,
-                     .dtype = raw->dtype,
-                     .table_dtype = raw->dtype,
+  xfi_entry entry = {.n_layers = listed->n_layers,
+                     .first_expert = listed->first_expert,
+                     .n_experts = listed->n_experts,
+                     .dtype = listed->dtype,
+                     .table_dtype = listed->dtype,
                      .packed = {.n = 1},
                      .suffix = "",
                      .stem = "",
                      .scale_of = -1};
   xfer_status st = XFER_OK;
 
-  XFI_TRY_DONE(check_raw(raw));
-  XFI_TRY_DONE(own_lists(&entry, raw->pattern, raw->pattern, raw->pattern, raw->layers));
+  XFI_TRY_DONE(check_listed(listed));
+  XFI_TRY_DONE(
+      own_lists(&entry, listed->pattern, listed->pattern, listed->pattern, listed->layers));
   XFI_TRY_DONE(rename_entry(&entry, options, &model->renamed));
-  set_shape(&entry, raw);
+  set_shape(&entry, listed);
   XFI_TRY_DONE(XFI_APPEND(model->entries, model->n_entries, model->entries_cap, entry));
   memset(&entry, 0, sizeof entry);
 done:
@@ -130,14 +133,14 @@ done:
   return st;
 }
 
-xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+xfer_status xfi_model_append(xfer_model *model, const xfi_listed_tensor *listed,
                              const xfer_model_options *options)
 {
   char pattern[XFI_NAME_BYTES];
-  xfi_raw taken = *raw;
+  xfi_listed_tensor taken = *listed;
   int layer, expert;
 
-  XFI_TRY(xfi_name_split(pattern, &layer, &expert, raw->pattern, model->layer_words,
+  XFI_TRY(xfi_name_split(pattern, &layer, &expert, listed->pattern, model->layer_words,
                          model->n_layer_words));
   taken.pattern = pattern;
   if (layer >= 0) {

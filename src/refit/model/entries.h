@@ -4,7 +4,7 @@
  * An *entry* stands for many tensors of a checkpoint: one name pattern over a list of layers and a
  * range of experts, all of one shape and of one kind of layer. Experts that a checkpoint lists one
  * by one become one tensor whose dim 0 counts them. A checkpoint tensor that holds several weights
- * becomes as many entries, each with its *home*: where its elements lie in the checkpoint's tensor.
+ * becomes as many entries, each with where its elements lie in the checkpoint's tensor.
  * So below this point there is one form of a model: rows, then columns, after the experts if any,
  * and each weight is a tensor.
  */
@@ -38,14 +38,14 @@ typedef enum xfi_scales {
 } xfi_scales;
 
 /* Where an entry's elements are in the checkpoint's tensor. */
-typedef struct xfi_home {
+typedef struct xfi_in_checkpoint {
   int64_t offset;                 /* in elements */
   int64_t strides[XFER_MAX_DIMS]; /* of the entry's dims, in elements */
   int order[XFER_MAX_DIMS];       /* the checkpoint's dim k is dim order[k] of the entry, where
                                      neighbours that are one dim here count as one there */
   int64_t
       lead; /* size of the checkpoint's first dim, if that and the next are one dim here; else 0 */
-} xfi_home;
+} xfi_in_checkpoint;
 
 /* Which of the weights that are packed in one tensor of the checkpoint an entry is. */
 typedef struct xfi_packed {
@@ -70,20 +70,20 @@ typedef struct xfi_entry {
   int64_t shape[XFER_MAX_DIMS]; /* in the join */
   xfer_dtype dtype;
   xfer_dtype table_dtype; /* the checkpoint's; `dtype` differs if a side quantises the weight */
-  xfi_home home;
+  xfi_in_checkpoint in_checkpoint;
   xfi_packed packed;
   bool experts; /* dim 0 counts experts */
   xfi_stack stack;
   bool own_numbers;   /* in extra layers that the checkpoint numbers from 0 */
   const char *stem;   /* in `known`, behind prefix and layer */
   size_t n_stem;      /* its characters, without the suffix */
-  const char *as;     /* the stem that sides use in its place; NULL: `stem` */
+  const char *alias;  /* the stem that sides use in its place; NULL: `stem` */
   const char *suffix; /* "weight", "bias", "", or the name of scales */
   const char *role;   /* NULL: no rule matches it */
   bool matched;       /* its name was looked up in the rules */
   /* It has no role, but belongs to the weight that this rule names: a scale, packed values. NULL:
    * it does not. */
-  const xfi_tensor_rule *beside;
+  const xfi_tensor_rule *companion_of;
   int n_segments; /* 0: its rows are not described */
   xfi_row_segment segments[XFI_MAX_SEGMENTS];
   xfi_scales scales;
@@ -111,13 +111,13 @@ struct xfer_model {
   atomic_int n_refs;
   atomic_bool frozen; /* a refit uses it */
   xfer_rules *rules;
-  xfer_model *base;         /* the model that this is a copy of; NULL: none */
-  bool quantised;           /* a side quantises it: `dtype` of entries is no longer table_dtype */
-  xfi_doc config;           /* config.json, or the table */
-  const struct json_t *top; /* the configuration in it */
-  const xfi_family *family; /* NULL: no rules for this model_type */
-  const xfi_family *all[XFI_MAX_INCLUDES];
-  int n_all;
+  xfer_model *base; /* the model that this is a copy of; NULL: none */
+  bool quantised;   /* a side quantises it: `dtype` of entries is no longer table_dtype */
+  xfi_doc config;   /* config.json, or the table */
+  const struct json_t *configuration;           /* the configuration in it */
+  const xfi_family *family;                     /* NULL: no rules for this model_type */
+  const xfi_family *families[XFI_MAX_INCLUDES]; /* it, and those that it includes */
+  int n_families;
   const char *layer_words[XFI_MAX_INCLUDES *
                           XFI_MAX_LAYER_WORDS]; /* what layers are called in their names */
   int n_layer_words;
@@ -126,8 +126,8 @@ struct xfer_model {
   size_t n_vars, vars_cap;
   const char **absent; /* the words that have no value */
   size_t n_absent, absent_cap;
-  xfi_scope scope, figures; /* names in rules: the words, then the configuration */
-  int64_t block[2];         /* of fp8 scales */
+  xfi_scope scope, config_scope; /* names in rules: the words, then the configuration */
+  int64_t block[2];              /* of fp8 scales */
   xfi_entry *entries;
   size_t n_entries, entries_cap;
   xfi_layer_entry *layer_entries; /* [n_layer_entries] of all entries, by stack, layer and entry */
@@ -138,16 +138,15 @@ struct xfer_model {
   int n_further_layers;    /* the number of layers after those, in the configuration */
   const char *further_key; /* the configuration's key for n_further_layers */
   int n_extra;             /* extra layers that are kept */
-  bool *renamed;     /* [n_renames] which of the options' renames matched; NULL: there are none */
-  bool scanned;      /* the model is complete: layers were selected, weights quantised */
-  bool whole;        /* it was read from a checkpoint, which has all of a model */
-  bool selected;     /* only some of its layers were kept */
-  bool without_ends; /* so were no tensors outside the layers */
+  bool *renamed; /* [n_renames] which of the options' renames matched; NULL: there are none */
+  bool complete; /* layers were selected, weights quantised */
+  bool from_checkpoint; /* it was read from a checkpoint, which has all of a model */
+  bool selected;        /* only some of its layers were kept */
+  bool without_ends;    /* so were no tensors outside the layers */
 };
 
-/* An entry as the readers of tables and checkpoints pass it on: one name pattern and its shape
- * there. */
-typedef struct xfi_raw {
+/* A tensor as a table or a checkpoint lists it: one name pattern and its shape there. */
+typedef struct xfi_listed_tensor {
   const char *pattern; /* {layer}, {expert} allowed */
   const int *layers;
   int n_layers;
@@ -157,13 +156,13 @@ typedef struct xfi_raw {
   int n_dims;
   xfer_dtype dtype;
   const char *path; /* the file, for errors; NULL: none */
-} xfi_raw;
+} xfi_listed_tensor;
 
 /* ---- the list of them ---- */
 
 /* Appends one, whose pattern may be a plain name: the numbers of a layer and an expert are replaced
  * by placeholders. */
-xfer_status xfi_model_append(xfer_model *model, const xfi_raw *raw,
+xfer_status xfi_model_append(xfer_model *model, const xfi_listed_tensor *listed,
                              const xfer_model_options *options);
 /* Merge entries that differ only in the expert, or also in the layer, as names of a checkpoint do.
  */

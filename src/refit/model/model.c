@@ -73,7 +73,7 @@ void xfi_model_destroy(xfer_model *model) /* NOLINT(misc-no-recursion): a base h
   xfi_free(model);
 }
 
-xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
+xfer_status xfi_model_add(xfer_model *model, const xfi_listed_tensor *listed)
 {
   const xfer_model_options all = XFER_MODEL_OPTIONS_INIT;
   const size_t n = model->n_entries;
@@ -82,7 +82,7 @@ xfer_status xfi_model_add(xfer_model *model, const xfi_raw *raw)
   xfer_status st = XFER_OK;
 
   XFI_TRY_DONE(copy_entries(&before, model));
-  XFI_TRY_DONE(xfi_model_append(model, raw, &all));
+  XFI_TRY_DONE(xfi_model_append(model, listed, &all));
   st = xfi_model_finish(model, &all);
   if (st == XFER_OK) goto done;
   snprintf(why, sizeof why, "%s", xfer_last_error());
@@ -210,7 +210,7 @@ static xfer_status check_unique(const xfer_model *model)
       if (compare_names(sorted[i], sorted[k]) != 0) break;
       if (!layers_overlap(sorted[i], sorted[k])) continue;
       XFI_CHECK_DONE(strcmp(sorted[i]->pattern, sorted[k]->pattern) != 0,
-                     model->scanned ? XFER_ERR_ARG : XFER_ERR_IO, "\"%s\" is in the model twice",
+                     model->complete ? XFER_ERR_ARG : XFER_ERR_IO, "\"%s\" is in the model twice",
                      sorted[i]->pattern);
       XFI_CHECK_DONE(false, XFER_ERR_ARG, "\"%s\" and \"%s\" are one name, \"%s\"",
                      sorted[i]->pattern, sorted[k]->pattern, sorted[i]->known);
@@ -286,19 +286,19 @@ xfer_status xfi_model_finish(xfer_model *model, const xfer_model_options *option
     XFI_CHECK(model->renamed != NULL && model->renamed[i], XFER_ERR_ARG,
               "rename \"%s\": no tensor of the model matches", options->renames[2 * i]);
   }
-  if (!model->scanned) {
+  if (!model->complete) {
     xfi_config_recognise(model);
     XFI_TRY(xfi_model_gather(model));
   }
   XFI_TRY(xfi_config_vars(model));
   split_names(model);
-  if (!model->scanned) XFI_TRY(select_ranges(model, options));
+  if (!model->complete) XFI_TRY(select_ranges(model, options));
   XFI_CHECK(model->n_entries > 0, XFER_ERR_ARG, "no tensor is left to refit");
   XFI_TRY(xfi_roles_find(model));
   model->selected = model->selected || options->layers_end > 0;
   model->without_ends = model->without_ends || (options->layers_end > 0 && options->ends == 0);
   XFI_TRY(xfi_model_resolve(model));
-  model->scanned = true;
+  model->complete = true;
   return XFER_OK;
 }
 
@@ -309,18 +309,18 @@ xfer_status xfi_model_copy(xfer_model **copy, xfer_model *model)
 
   XFI_TRY_DONE(xfi_model_create(&m, model->rules));
   m->base = xfi_model_share(model);
-  m->top = model->top;
+  m->configuration = model->configuration;
   m->family = model->family;
-  memcpy(m->all, model->all, sizeof m->all);
-  m->n_all = model->n_all;
+  memcpy(m->families, model->families, sizeof m->families);
+  m->n_families = model->n_families;
   m->model_type = model->model_type;
   m->scope = model->scope;
-  m->figures = model->figures;
+  m->config_scope = model->config_scope;
   m->n_config_layers = model->n_config_layers;
   m->n_further_layers = model->n_further_layers;
   m->further_key = model->further_key;
   memcpy(m->block, model->block, sizeof m->block);
-  m->scanned = true;
+  m->complete = true;
   XFI_TRY_DONE(copy_entries(&m->entries, model));
   m->n_entries = m->entries_cap = model->n_entries;
   *copy = m;

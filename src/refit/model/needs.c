@@ -30,9 +30,10 @@ static bool gives_role(const xfi_tensor_rule *rule, const char *role, size_t n_c
 /* The first rule of the model's families for a role; NULL: they do not know it. */
 static const xfi_tensor_rule *find_rule(const xfer_model *model, const char *role, size_t n_chars)
 {
-  for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < model->all[f]->n_tensors; i++)
-      if (gives_role(&model->all[f]->tensors[i], role, n_chars)) return &model->all[f]->tensors[i];
+  for (int f = 0; f < model->n_families; f++) {
+    for (size_t i = 0; i < model->families[f]->n_tensors; i++)
+      if (gives_role(&model->families[f]->tensors[i], role, n_chars))
+        return &model->families[f]->tensors[i];
   }
   return NULL;
 }
@@ -79,8 +80,8 @@ static bool is_bias(const xfi_entry *e, const char *role, size_t n_chars)
 /* Is the entry a weight of this role? A bias or scales alone are none. */
 static bool is_weight(const xfi_entry *e, const char *role, size_t n_chars)
 {
-  if (e->beside != NULL && !xfi_entry_is_bias(e))
-    return holds_values(e) && gives_role(e->beside, role, n_chars);
+  if (e->companion_of != NULL && !xfi_entry_is_bias(e))
+    return holds_values(e) && gives_role(e->companion_of, role, n_chars);
   return has_role(e, role, n_chars) && !are_scales(e) && !xfi_entry_is_bias(e);
 }
 
@@ -162,7 +163,7 @@ static int number_of(const of_roles *of)
 }
 
 static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, const char *role,
-                               xfi_ruled needs)
+                               xfi_family_expr needs)
 {
   const xfer_model *model = of->model;
   const xfi_stack stack = of->stack == XFI_EXTRA ? XFI_EXTRA : XFI_LAYERS;
@@ -172,14 +173,15 @@ static xfer_status check_layer(const of_roles *of, const xfi_tensor_rule *rule, 
 
   XFI_TRY(xfi_config_eval(&needed, model, needs, number_of(of), &roles));
   if (needed != XFI_TRUE) return XFER_OK;
-  if (!model->whole && !is_in_some_layer(model, stack, role, strlen(role))) return XFER_OK;
+  if (!model->from_checkpoint && !is_in_some_layer(model, stack, role, strlen(role)))
+    return XFER_OK;
   if (find_role(&has, role, strlen(role), of) == XFI_FOUND && has == 1) return XFER_OK;
   return refuse(of, rule, role);
 }
 
 /* Checks that no layer lacks the role, in the model's own layers and in extra ones. */
 static xfer_status check_layers(const xfer_model *model, const xfi_tensor_rule *rule,
-                                const char *role, xfi_ruled needs)
+                                const char *role, xfi_family_expr needs)
 {
   for (size_t i = 0; i < model->n_layer_entries; i++) {
     const xfi_layer_entry *e = &model->layer_entries[i];
@@ -287,19 +289,19 @@ xfer_status xfi_model_check_needs(const xfer_model *model)
     const xfi_entry *e = &model->entries[i];
 
     if (e->stack == XFI_LAYERS && e->role != NULL && are_scales(e)) XFI_TRY(check_scales(model, e));
-    if (model->whole && needs_scales(e)) XFI_TRY(check_scaled(model, e));
+    if (model->from_checkpoint && needs_scales(e)) XFI_TRY(check_scaled(model, e));
   }
   /* A family without a model_type is but a guess; and without layers that the family knows, the
    * model is the extra layers alone, or its names are others, which the sides say. */
   if (model->model_type[0] == '\0' || model->n_layers == 0) return XFER_OK;
-  for (int f = 0; f < model->n_all; f++) {
+  for (int f = 0; f < model->n_families; f++) {
     const char *role;
     const json_t *expr;
 
-    json_object_foreach((json_t *)(uintptr_t)model->all[f]->needs, role, expr)
+    json_object_foreach((json_t *)(uintptr_t)model->families[f]->needs, role, expr)
     {
       const xfi_tensor_rule *rule = find_rule(model, role, xfi_role_chars(role));
-      const xfi_ruled needs = {model->all[f], expr};
+      const xfi_family_expr needs = {model->families[f], expr};
 
       if (rule == NULL) continue;
       if (xfi_config_rule(model, offsetof(xfi_family, needs), role).expr != expr) continue;

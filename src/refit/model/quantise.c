@@ -26,9 +26,9 @@ xfer_status xfi_quant_scheme_find(xfi_quant_scheme *quant, const xfer_rules *rul
 
 bool xfi_role_is_scaled(const xfer_model *model, const xfi_entry *entry)
 {
-  for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < json_array_size(model->all[f]->scaled); i++) {
-      const char *pattern = xfi_doc_text(model->all[f]->scaled, i);
+  for (int f = 0; f < model->n_families; f++) {
+    for (size_t i = 0; i < json_array_size(model->families[f]->scaled); i++) {
+      const char *pattern = xfi_doc_text(model->families[f]->scaled, i);
 
       if (xfi_role_matches(pattern, entry->role)) return true;
     }
@@ -44,7 +44,7 @@ bool xfi_is_quantised(const xfer_model *model, const xfi_entry *entry)
 }
 
 /* Inserts into the name, after its first n characters, what the suffix has after "weight". */
-static xfer_status lengthen(char **name, size_t n, const char *suffix)
+static xfer_status extend_name(char **name, size_t n, const char *suffix)
 {
   xfi_text text = {0};
   char *longer = NULL;
@@ -65,9 +65,9 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
 
   XFI_CHECK(!e->packed.alternate, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows of several weights that alternate have no blocks", e->pattern);
-  XFI_TRY(lengthen(&e->pattern, n_pattern, quant->scales));
-  XFI_TRY(lengthen(&e->name, n_pattern, quant->scales));
-  XFI_TRY(lengthen(&e->known, strlen(e->known), quant->scales));
+  XFI_TRY(extend_name(&e->pattern, n_pattern, quant->scales));
+  XFI_TRY(extend_name(&e->name, n_pattern, quant->scales));
+  XFI_TRY(extend_name(&e->known, strlen(e->known), quant->scales));
   e->stem = e->known + stem;
   e->suffix = quant->scales;
   e->scales = XFI_SCALES_OF_BLOCKS;
@@ -77,11 +77,11 @@ static xfer_status become_scales(xfi_entry *e, const xfi_quant_scheme *quant)
   for (int d = 0; d < 2; d++)
     e->shape[rows + d] = xfi_ceil_div(e->shape[rows + d], quant->block[d]);
   for (int d = e->n_dims - 1; d >= 0; d--) {
-    e->home.strides[d] = stride;
+    e->in_checkpoint.strides[d] = stride;
     stride *= e->shape[d];
   }
   e->packed.first_row /= quant->block[0];
-  e->home.offset = e->packed.first_row * e->home.strides[rows];
+  e->in_checkpoint.offset = e->packed.first_row * e->in_checkpoint.strides[rows];
   return XFER_OK;
 }
 

@@ -24,8 +24,8 @@ static const char *const SUFFIXES[N_SUFFIXES] = {"weight_scale_inv", "weight_sca
 /* Returns what follows the family's first prefix that the name begins with. */
 static const char *skip_prefix(const xfer_model *model, const char *known)
 {
-  for (int f = 0; f < model->n_all; f++) {
-    const json_t *prefixes = model->all[f]->prefixes;
+  for (int f = 0; f < model->n_families; f++) {
+    const json_t *prefixes = model->families[f]->prefixes;
 
     for (size_t i = 0; i < json_array_size(prefixes); i++) {
       const char *prefix = xfi_doc_text(prefixes, i);
@@ -132,8 +132,8 @@ static void set_scales(xfi_entry *e, xfi_scales which)
 
   e->scales = which;
   if (which != XFI_SCALES_OF_WEIGHTS || n_own > 0) return;
-  e->home.order[e->n_dims] = e->n_dims;
-  e->shape[e->n_dims] = e->home.strides[e->n_dims] = 1;
+  e->in_checkpoint.order[e->n_dims] = e->n_dims;
+  e->shape[e->n_dims] = e->in_checkpoint.strides[e->n_dims] = 1;
   e->n_dims++;
 }
 
@@ -235,9 +235,9 @@ static xfer_status find_rule(const xfi_tensor_rule **rule, const xfer_model *mod
 {
   *rule = NULL;
   *n_named = 0;
-  for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < model->all[f]->n_tensors; i++) {
-      const xfi_tensor_rule *r = &model->all[f]->tensors[i];
+  for (int f = 0; f < model->n_families; f++) {
+    for (size_t i = 0; i < model->families[f]->n_tensors; i++) {
+      const xfi_tensor_rule *r = &model->families[f]->tensors[i];
       bool fits;
 
       if (!is_named(r, e) ||
@@ -348,13 +348,13 @@ static void merge_dims(xfi_entry *e, char *ours)
       ours[n] = ours[d];
       e->shape[n++] = e->shape[d];
     }
-    e->home.strides[n - 1] = e->home.strides[d];
+    e->in_checkpoint.strides[n - 1] = e->in_checkpoint.strides[d];
   }
   e->n_dims = n;
 }
 
 /* Reorders the checkpoint's dims to those of the join: experts, rows, columns. */
-static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
+static void reorder_dims(xfi_entry *e, const xfi_tensor_rule *rule)
 {
   static const char OURS[] = "erc";
   char ours[XFER_MAX_DIMS] = "e"; /* experts that the name counts are the first dim already */
@@ -364,15 +364,15 @@ static void turn(xfi_entry *e, const xfi_tensor_rule *rule)
   if (rule->n_dims == 0) return;
   memcpy(ours + (e->n_experts > 0), rule->dims, (size_t)rule->n_dims);
   merge_dims(e, ours);
-  if (e->shape[0] != lead) e->home.lead = lead;
+  if (e->shape[0] != lead) e->in_checkpoint.lead = lead;
   memcpy(shape, e->shape, sizeof shape);
-  memcpy(strides, e->home.strides, sizeof strides);
+  memcpy(strides, e->in_checkpoint.strides, sizeof strides);
   for (const char *k = OURS; *k != '\0'; k++) {
     for (int d = 0; d < e->n_dims; d++) {
       if (ours[d] != *k) continue;
       e->shape[n] = shape[d];
-      e->home.strides[n] = strides[d];
-      e->home.order[d] = n++;
+      e->in_checkpoint.strides[n] = strides[d];
+      e->in_checkpoint.order[d] = n++;
     }
   }
   e->experts = memchr(ours, 'e', (size_t)e->n_dims) != NULL;
@@ -400,8 +400,8 @@ static xfer_status take_apart(xfer_model *model, size_t at, const xfi_tensor_rul
     e->matched = true;
     e->role = rule->segments[i].name;
     e->packed = (xfi_packed){n, i, rule->alternate, rule->alternate ? i : first};
-    e->home.offset = e->packed.first_row * e->home.strides[dim];
-    if (rule->alternate) e->home.strides[dim] *= n;
+    e->in_checkpoint.offset = e->packed.first_row * e->in_checkpoint.strides[dim];
+    if (rule->alternate) e->in_checkpoint.strides[dim] *= n;
     e->shape[dim] = rows;
     first += rows;
     XFI_TRY(name_packed(e, e->role));
@@ -420,9 +420,9 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
   char forms[256];
 
   xfi_text_fixed(&text, forms, sizeof forms);
-  for (int f = 0; f < model->n_all; f++) {
-    for (size_t i = 0; i < model->all[f]->n_tensors; i++) {
-      const xfi_tensor_rule *r = &model->all[f]->tensors[i];
+  for (int f = 0; f < model->n_families; f++) {
+    for (size_t i = 0; i < model->families[f]->n_tensors; i++) {
+      const xfi_tensor_rule *r = &model->families[f]->tensors[i];
 
       if (!is_named(r, e)) continue;
       xfi_text_printf(&text, "%s[", text.n_chars > 0 ? " or " : "");
@@ -437,7 +437,7 @@ static xfer_status refuse_form(const xfer_model *model, const xfi_entry *e)
 }
 
 /* Returns the length of a stem without its last part; 0: it has but one. */
-static size_t shorten(const xfi_entry *e)
+static size_t n_parent(const xfi_entry *e)
 {
   size_t n = e->n_stem;
 
@@ -450,10 +450,10 @@ static size_t shorten(const xfi_entry *e)
  * belongs to "q_proj"; NULL: there is none. */
 static const xfi_tensor_rule *rule_of_weight(const xfer_model *model, xfi_entry e)
 {
-  e.n_stem = shorten(&e);
-  for (int f = 0; f < model->n_all && e.n_stem > 0; f++) {
-    for (size_t i = 0; i < model->all[f]->n_tensors; i++)
-      if (is_named(&model->all[f]->tensors[i], &e)) return &model->all[f]->tensors[i];
+  e.n_stem = n_parent(&e);
+  for (int f = 0; f < model->n_families && e.n_stem > 0; f++) {
+    for (size_t i = 0; i < model->families[f]->n_tensors; i++)
+      if (is_named(&model->families[f]->tensors[i], &e)) return &model->families[f]->tensors[i];
   }
   return NULL;
 }
@@ -465,10 +465,10 @@ static void set_suffix(const xfer_model *model, xfi_entry *e, const xfi_tensor_r
   if (e->suffix[0] != '\0' || (rule->suffix == NULL && rule->n_dims == 0)) return;
   e->suffix = rule->suffix != NULL ? rule->suffix : "weight";
   e->scales = strcmp(e->suffix, SUFFIXES[SCALE_INV]) == 0 ? XFI_SCALES_OF_BLOCKS : XFI_NO_SCALES;
-  if (rule->suffix != NULL && rule_of_weight(model, *e) != NULL) e->n_stem = shorten(e);
+  if (rule->suffix != NULL && rule_of_weight(model, *e) != NULL) e->n_stem = n_parent(e);
 }
 
-static xfer_status match(xfer_model *model, size_t *at)
+static xfer_status apply_rule(xfer_model *model, size_t *at)
 {
   xfi_entry *e = &model->entries[*at];
   const xfi_tensor_rule *rule;
@@ -478,18 +478,18 @@ static xfer_status match(xfer_model *model, size_t *at)
   e->matched = true;
   if (rule == NULL) {
     if (n_named > 0 && e->n_experts == 0 && e->n_dims > 1) return refuse_form(model, e);
-    e->beside = rule_of_weight(model, *e);
+    e->companion_of = rule_of_weight(model, *e);
     return XFER_OK;
   }
   set_suffix(model, e, rule);
-  e->as = rule->as;
+  e->alias = rule->alias;
   XFI_CHECK(
       strcmp(e->suffix, "weight_scale_inv") != 0 || e->n_dims > 1 + (e->n_experts > 0),
       XFER_ERR_UNSUPPORTED,
       "\"%s\" is one scale of a whole weight by the name of those of blocks, and no rule says "
       "what engines make of it: refit an unquantised checkpoint, or one with weight_scale",
       e->pattern);
-  if (e->scales != XFI_SCALES_OF_WEIGHTS) turn(e, rule);
+  if (e->scales != XFI_SCALES_OF_WEIGHTS) reorder_dims(e, rule);
   XFI_CHECK(e->scales != XFI_SCALES_OF_WEIGHTS || (rule->role != NULL && rule->n_segments < 2),
             XFER_ERR_UNSUPPORTED,
             "\"%s\" is one scale of several weights, and no rule says what engines make of it",
@@ -522,7 +522,7 @@ xfer_status xfi_roles_find(xfer_model *model)
   for (size_t i = 0; i < model->n_entries; i++)
     XFI_TRY(split_extra(model, i));
   for (size_t i = 0; i < model->n_entries; i++) {
-    if (!model->entries[i].matched && model->family != NULL) XFI_TRY(match(model, &i));
+    if (!model->entries[i].matched && model->family != NULL) XFI_TRY(apply_rule(model, &i));
   }
   return XFER_OK;
 }

@@ -15,7 +15,7 @@
 static const char *const DIMS[] = {"rows", "columns"};
 
 /* How many rows or columns a weight has; a kernel's last dims are its columns. */
-static int64_t count(const xfi_entry *e, int d)
+static int64_t n_along(const xfi_entry *e, int d)
 {
   int64_t n = e->shape[e->experts + d];
 
@@ -31,7 +31,7 @@ static xfi_found find_size(int64_t *value, const char *name, size_t n_chars, con
 
   for (int d = 0; d < 2; d++) {
     if (!xfi_name_is(name, n_chars, DIMS[d])) continue;
-    *value = count(e, d);
+    *value = n_along(e, d);
     return XFI_FOUND;
   }
   return XFI_NOT_FOUND;
@@ -44,10 +44,10 @@ static bool is_matrix(const xfi_entry *e)
          (*e->suffix == '\0' || strcmp(e->suffix, "weight") == 0);
 }
 
-static xfer_status check_dim(const xfer_model *model, const xfi_entry *e, xfi_ruled size, int d,
-                             int layer)
+static xfer_status check_dim(const xfer_model *model, const xfi_entry *e, xfi_family_expr size,
+                             int d, int layer)
 {
-  const int64_t n = count(e, d);
+  const int64_t n = n_along(e, d);
   const xfi_scope own = {.find = find_size, .context = e};
   int64_t said;
   bool has;
@@ -63,12 +63,12 @@ xfer_status xfi_model_check_sizes(const xfer_model *model)
 {
   for (size_t i = 0; i < model->n_entries; i++) {
     const xfi_entry *e = &model->entries[i];
-    xfi_ruled size;
+    xfi_family_expr size;
 
     if (e->role == NULL || e->stack == XFI_EXTRA || !is_matrix(e)) continue;
     size = xfi_config_rule(model, offsetof(xfi_family, sizes), e->role);
     for (int d = 0; d < 2 && size.expr != NULL; d++) {
-      const xfi_ruled one = {size.family, json_array_get(size.expr, (size_t)d)};
+      const xfi_family_expr one = {size.family, json_array_get(size.expr, (size_t)d)};
 
       for (int k = 0; k < xfi_entry_places(e); k++)
         XFI_TRY(check_dim(model, e, one, d, xfi_entry_layer(e, k)));

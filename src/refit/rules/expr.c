@@ -48,7 +48,7 @@ bool xfi_scope_find(const xfi_scope *scope, const char *name, size_t n_chars, in
 
 /* Records an error. The first one is kept, except that a name that is no number replaces a name
  * that is not there. */
-static void fail(parser *p, fault f, const char *place, size_t n)
+static void set_fault(parser *p, fault f, const char *place, size_t n)
 {
   if (p->fault != FINE && (p->fault != UNKNOWN || f != NO_NUMBER)) return;
   p->fault = f;
@@ -56,7 +56,7 @@ static void fail(parser *p, fault f, const char *place, size_t n)
   p->n_place = n;
 }
 
-static void blanks(parser *p)
+static void skip_blanks(parser *p)
 {
   while (isspace((unsigned char)*p->at))
     p->at++;
@@ -66,7 +66,7 @@ static bool take(parser *p, const char *token)
 {
   size_t n = strlen(token);
 
-  blanks(p);
+  skip_blanks(p);
   if (strncmp(p->at, token, n) != 0) return false;
   p->at += n;
   return true;
@@ -86,16 +86,16 @@ static bool take_word(parser *p, const char *word)
   return false;
 }
 
-static int64_t choice(parser *p);
+static int64_t parse_conditional(parser *p);
 
 /* Reads the next item of `name in [..]`, and looks `name.item` up. */
-static bool is_item(parser *p, const char *name, size_t n_chars)
+static bool parse_item(parser *p, const char *name, size_t n_chars)
 {
   char full[XFI_NAME_BYTES];
   const char *item;
   int64_t value = 0;
 
-  blanks(p);
+  skip_blanks(p);
   item = p->at;
   while (is_letter(*p->at))
     p->at++;
@@ -103,7 +103,7 @@ static bool is_item(parser *p, const char *name, size_t n_chars)
   const int n = snprintf(full, sizeof full, "%.*s.%.*s", (int)n_chars, name, n_item, item);
 
   if (n_item == 0 || n >= (int)sizeof full) {
-    fail(p, SYNTAX, item, strlen(item));
+    set_fault(p, SYNTAX, item, strlen(item));
     return false;
   }
   return look_up(p->scope, full, (size_t)n, &value) == XFI_FOUND && value != 0;
@@ -111,19 +111,19 @@ static bool is_item(parser *p, const char *name, size_t n_chars)
 
 /* Reads the list of `model_type in [llama, qwen3]`, which is 1 where model_type.llama or
  * model_type.qwen3 has a value other than 0, else 0. */
-static int64_t is_in_list(parser *p, const char *name, size_t n_chars)
+static int64_t parse_list(parser *p, const char *name, size_t n_chars)
 {
   bool is_in = false;
 
-  if (!take(p, "[")) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (!take(p, "[")) set_fault(p, SYNTAX, p->at, strlen(p->at));
   do {
-    if (is_item(p, name, n_chars)) is_in = true;
+    if (parse_item(p, name, n_chars)) is_in = true;
   } while (take(p, ","));
-  if (!take(p, "]")) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (!take(p, "]")) set_fault(p, SYNTAX, p->at, strlen(p->at));
   return is_in;
 }
 
-static int64_t name_or_number(parser *p)
+static int64_t parse_name_or_number(parser *p)
 {
   const char *begin = p->at;
   int64_t value = 0;
@@ -131,44 +131,45 @@ static int64_t name_or_number(parser *p)
   if (isdigit((unsigned char)*begin)) {
     for (; isdigit((unsigned char)*p->at); p->at++) {
       if (!xfi_imul_fits(value, 10, &value) || __builtin_add_overflow(value, *p->at - '0', &value))
-        fail(p, RANGE, begin, 1);
+        set_fault(p, RANGE, begin, 1);
     }
     return value;
   }
   while (is_letter(p->at[0]) || (p->at > begin && p->at[0] == '.' && is_letter(p->at[1])))
     p->at++;
   if (p->at == begin) {
-    fail(p, SYNTAX, begin, strlen(begin));
+    set_fault(p, SYNTAX, begin, strlen(begin));
     return 0;
   }
   const size_t n_chars = (size_t)(p->at - begin);
 
-  if (take_word(p, "in")) return is_in_list(p, begin, n_chars);
+  if (take_word(p, "in")) return parse_list(p, begin, n_chars);
   if (p->scope != NULL) {
     const xfi_found found = look_up(p->scope, begin, n_chars, &value);
 
-    if (found != XFI_FOUND) fail(p, found == XFI_NO_NUMBER ? NO_NUMBER : UNKNOWN, begin, n_chars);
+    if (found != XFI_FOUND)
+      set_fault(p, found == XFI_NO_NUMBER ? NO_NUMBER : UNKNOWN, begin, n_chars);
   }
   return value;
 }
 
-static int64_t atom(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+static int64_t parse_atom(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
   int64_t value = 0;
 
-  if (++p->depth > MAX_DEPTH) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (++p->depth > MAX_DEPTH) set_fault(p, SYNTAX, p->at, strlen(p->at));
   if (p->fault == SYNTAX) {
     p->depth--;
     return 0;
   }
   if (take(p, "(")) {
-    value = choice(p);
-    if (!take(p, ")")) fail(p, SYNTAX, p->at, strlen(p->at));
+    value = parse_conditional(p);
+    if (!take(p, ")")) set_fault(p, SYNTAX, p->at, strlen(p->at));
   } else if (take(p, "!")) {
-    value = atom(p) == 0;
+    value = parse_atom(p) == 0;
   } else {
-    blanks(p);
-    value = name_or_number(p);
+    skip_blanks(p);
+    value = parse_name_or_number(p);
   }
   p->depth--;
   return value;
@@ -197,7 +198,7 @@ static int64_t apply(parser *p, const char *op, int64_t a, int64_t b)
   } else {
     out = op[0] == '&' ? a != 0 && b != 0 : a != 0 || b != 0;
   }
-  if (!fits && p->scope != NULL) fail(p, b == 0 ? BY_ZERO : RANGE, p->text, strlen(p->text));
+  if (!fits && p->scope != NULL) set_fault(p, b == 0 ? BY_ZERO : RANGE, p->text, strlen(p->text));
   return out;
 }
 
@@ -206,29 +207,30 @@ static const char *const LEVELS[][5] = {
     {"||"}, {"&&"}, {"==", "!="}, {"<=", ">=", "<", ">"}, {"+", "-"}, {"*", "/", "%"}};
 enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
-static int64_t binary(parser *p, int level) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+static int64_t parse_binary(parser *p, int level) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
-  int64_t a = level + 1 < N_LEVELS ? binary(p, level + 1) : atom(p);
+  int64_t a = level + 1 < N_LEVELS ? parse_binary(p, level + 1) : parse_atom(p);
 
   for (int i = 0; i < 5 && LEVELS[level][i] != NULL;) {
     if (!take(p, LEVELS[level][i])) {
       i++;
       continue;
     }
-    a = apply(p, LEVELS[level][i], a, level + 1 < N_LEVELS ? binary(p, level + 1) : atom(p));
+    a = apply(p, LEVELS[level][i], a,
+              level + 1 < N_LEVELS ? parse_binary(p, level + 1) : parse_atom(p));
     i = 0;
   }
   return a;
 }
 
 /* Parses an operand. Only its syntax is checked if its value is not needed. */
-static int64_t part(parser *p, bool needed,
-                    int64_t (*read)(parser *)) /* NOLINT(misc-no-recursion) */
+static int64_t parse_operand(parser *p, bool needed,
+                             int64_t (*read)(parser *)) /* NOLINT(misc-no-recursion) */
 {
   const xfi_scope *scope = p->scope;
   int64_t value = 0;
 
-  if (++p->depth > MAX_DEPTH) fail(p, SYNTAX, p->at, strlen(p->at));
+  if (++p->depth > MAX_DEPTH) set_fault(p, SYNTAX, p->at, strlen(p->at));
   if (!needed) p->scope = NULL;
   if (p->fault != SYNTAX) value = read(p);
   p->scope = scope;
@@ -236,44 +238,44 @@ static int64_t part(parser *p, bool needed,
   return value;
 }
 
-static int64_t otherwise(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+static int64_t parse_default(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
   const fault before = p->fault;
-  const int64_t a = binary(p, 0);
+  const int64_t a = parse_binary(p, 0);
   int64_t b;
   bool missing;
 
   if (!take(p, "??")) return a;
   missing = before == FINE && p->fault == UNKNOWN;
   if (missing) p->fault = FINE;
-  b = part(p, missing, otherwise);
+  b = parse_operand(p, missing, parse_default);
   return missing ? b : a;
 }
 
-static int64_t choice(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
+static int64_t parse_conditional(parser *p) /* NOLINT(misc-no-recursion): MAX_DEPTH */
 {
-  const int64_t which = otherwise(p);
+  const int64_t which = parse_default(p);
   int64_t a, b;
 
   if (!take(p, "?")) return which;
-  a = part(p, which != 0, choice);
-  if (!take(p, ":")) fail(p, SYNTAX, p->at, strlen(p->at));
-  b = part(p, which == 0, choice);
+  a = parse_operand(p, which != 0, parse_conditional);
+  if (!take(p, ":")) set_fault(p, SYNTAX, p->at, strlen(p->at));
+  b = parse_operand(p, which == 0, parse_conditional);
   return which != 0 ? a : b;
 }
 
-static xfer_status run(parser *p, int64_t *value)
+static xfer_status evaluate(parser *p, int64_t *value)
 {
   static const xfer_status STATUSES[] = {
       [FINE] = XFER_OK,         [SYNTAX] = XFER_ERR_IO,     [UNKNOWN] = XFER_ERR_SHAPE,
       [RANGE] = XFER_ERR_SHAPE, [BY_ZERO] = XFER_ERR_SHAPE, [NO_NUMBER] = XFER_ERR_IO};
 
   p->at = p->text;
-  *value = choice(p);
-  blanks(p);
+  *value = parse_conditional(p);
+  skip_blanks(p);
   if (*p->at != '\0') {
     p->fault = p->fault == SYNTAX ? SYNTAX : FINE;
-    fail(p, SYNTAX, p->at, strlen(p->at));
+    set_fault(p, SYNTAX, p->at, strlen(p->at));
   }
   return STATUSES[p->fault];
 }
@@ -302,7 +304,7 @@ static void say_unknown(const parser *p)
     int64_t value;
 
     text = NULL;
-    if (run(&next, &value) == XFER_OK || next.fault != UNKNOWN) continue;
+    if (evaluate(&next, &value) == XFER_OK || next.fault != UNKNOWN) continue;
     last = next;
     file = of;
     text = meaning_of(p->scope, &of, last.place, last.n_place);
@@ -335,7 +337,7 @@ xfer_status xfi_expr_check(const char *text)
 {
   parser p = {.text = text};
   int64_t value;
-  const xfer_status st = run(&p, &value);
+  const xfer_status st = evaluate(&p, &value);
 
   set_error(&p);
   return st;
@@ -346,7 +348,7 @@ static const xfi_scope NOTHING = {.n_vars = 0};
 xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *scope)
 {
   parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
-  const xfer_status st = run(&p, value);
+  const xfer_status st = evaluate(&p, value);
 
   set_error(&p);
   return st;
@@ -355,7 +357,7 @@ xfer_status xfi_expr_eval(int64_t *value, const char *text, const xfi_scope *sco
 xfer_status xfi_expr_find(bool *has, int64_t *value, const char *text, const xfi_scope *scope)
 {
   parser p = {.text = text, .scope = scope != NULL ? scope : &NOTHING};
-  const xfer_status st = run(&p, value);
+  const xfer_status st = evaluate(&p, value);
 
   *has = st == XFER_OK;
   if (p.fault == UNKNOWN) return XFER_OK;

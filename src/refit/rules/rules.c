@@ -237,8 +237,8 @@ static bool is_among(const xfi_family *family, const xfi_family *const *all, int
   return false;
 }
 
-int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
-                   const xfi_family *all[XFI_MAX_INCLUDES])
+int xfi_family_with_included(const xfer_rules *rules, const xfi_family *family,
+                             const xfi_family *all[XFI_MAX_INCLUDES])
 {
   int n = 0;
 
@@ -256,7 +256,7 @@ int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
 
 /* ---- expressions ---- */
 
-bool xfi_rules_blame(const xfer_rules *rules, const char *expr)
+bool xfi_rules_locate_error(const xfer_rules *rules, const char *expr)
 {
   for (size_t i = 0; i < rules->n_docs; i++) {
     const json_t *at = xfi_doc_value_of(rules->docs[i], expr);
@@ -274,7 +274,7 @@ xfer_status xfi_rules_eval(int64_t *value, const xfer_rules *rules, const char *
 {
   const xfer_status st = xfi_expr_eval(value, expr, scope);
 
-  if (st != XFER_OK) (void)xfi_rules_blame(rules, expr);
+  if (st != XFER_OK) (void)xfi_rules_locate_error(rules, expr);
   return st;
 }
 

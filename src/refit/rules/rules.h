@@ -42,7 +42,7 @@ typedef struct xfi_tensor_rule {
   const struct json_t *at; /* where it is in its file */
   const char *name;        /* after the family's prefix, without ".weight" and the like */
   size_t n_layer;          /* the length of its "layers.{layer}." or the like; 0: none */
-  const char *as;          /* the name after the layer that sides use; NULL: its own */
+  const char *alias;       /* the name after the layer that sides use; NULL: its own */
   const char *suffix;      /* NULL: any */
   const char *when;        /* an expression; NULL: always */
   const char *role;        /* NULL: it holds several weights, whose roles are in its segments */
@@ -74,21 +74,26 @@ typedef enum xfi_order { XFI_AS_IT_IS = 0, XFI_PAIRS_APART, XFI_PAIRS_TOGETHER }
 
 /* What to do if there are fewer units than ranks: refuse; let the ranks share a single unit, and
  * refuse several; let several ranks have the same unit; or cut units. */
-typedef enum xfi_few { XFI_FEW_REFUSE = 0, XFI_FEW_ONE, XFI_FEW_REPLICATE, XFI_FEW_CUT } xfi_few;
+typedef enum xfi_few_units {
+  XFI_FEW_REFUSE = 0,
+  XFI_FEW_ONE,
+  XFI_FEW_REPLICATE,
+  XFI_FEW_CUT
+} xfi_few_units;
 
 typedef struct xfi_part_rule {
   const char *role;
   const char *take;        /* a segment, or a sub of one; NULL: all rows */
   const struct json_t *at; /* where the part is in its file */
-  xfi_few few;
+  xfi_few_units few;
   xfi_order order;  /* of the rows of each unit */
   bool last_expert; /* it is one more expert, behind the rank's own experts */
 } xfi_part_rule;
 
 /* A property of an entry, which a rule gives as an expression. Without one it is 0. */
-typedef enum xfi_trait {
+typedef enum xfi_property {
   XFI_GROUPS = 0, /* number of groups over which the parts are distributed before they are cut as
-                     one (fusing.h) */
+                     one (fused_rows.h) */
   XFI_WHOLE,      /* 1: not cut, although the rule has a cut */
   XFI_WIDE,       /* 1: cut over the grid `wide` instead of `dense` */
   XFI_REVERSE,
@@ -105,18 +110,18 @@ typedef enum xfi_trait {
   XFI_ACROSS,      /* number of units of the dim that is not cut */
   XFI_ACROSS_ROOM, /* that dim is padded to a multiple of this many units */
   XFI_MULTIPLE,    /* all rows of a rank together are padded to a multiple of this; 0: no padding */
-  XFI_N_TRAITS
-} xfi_trait;
+  XFI_N_PROPERTIES
+} xfi_property;
 
 /* A local tensor of a side. */
 typedef struct xfi_local_rule {
-  const char *local; /* its name; see slot.c */
+  const char *local; /* its name; see param_mapping.c */
   int n_parts;
   xfi_part_rule parts[XFI_MAX_PARTS];
   const struct json_t *with, *without; /* roles that the layer must have, or not; NULL: none */
   const struct json_t
       *when; /* an expression, or a list of those that must all hold; NULL: always */
-  const char *traits[XFI_N_TRAITS];
+  const char *properties[XFI_N_PROPERTIES];
   xfi_cut_kind cut;
   xfi_stage stage;
   const char *last_name; /* on the last stage of several */
@@ -255,7 +260,7 @@ xfer_status xfi_rules_eval(int64_t *value, const xfer_rules *rules, const char *
                            const xfi_scope *scope);
 /* Puts the file and the line of an expression before the last error, and returns whether it is in
  * these rules. */
-bool xfi_rules_blame(const xfer_rules *rules, const char *expr);
+bool xfi_rules_locate_error(const xfer_rules *rules, const char *expr);
 
 /* Fails with the first sentence of a "require" whose expression is false, after the formatted text.
  */
@@ -265,8 +270,8 @@ xfi_rules_require(const xfer_rules *rules, const struct json_t *list, const xfi_
 
 /* The family itself and all that it includes. */
 enum { XFI_MAX_INCLUDES = 16 };
-int xfi_family_all(const xfer_rules *rules, const xfi_family *family,
-                   const xfi_family *all[XFI_MAX_INCLUDES]);
+int xfi_family_with_included(const xfer_rules *rules, const xfi_family *family,
+                             const xfi_family *all[XFI_MAX_INCLUDES]);
 
 /* rules_data.c, made at build time: each file, ended by NULL. */
 typedef struct xfi_rules_file {

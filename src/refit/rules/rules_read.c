@@ -84,7 +84,7 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
   const json_t *rows = NULL, *holds = NULL, *dims = NULL, *shape = NULL;
   const xfi_field fields[] = {
       NEEDED("name", TEXT, &t->name), FIELD("suffix", TEXT, &t->suffix),
-      FIELD("as", TEXT, &t->as),      FIELD("when", EXPR, &t->when),
+      FIELD("as", TEXT, &t->alias),   FIELD("when", EXPR, &t->when),
       FIELD("role", TEXT, &t->role),  FIELD("rows", LIST, &rows),
       FIELD("holds", LIST, &holds),   FIELD("dims", TEXTS, &dims),
       FIELD("shape", LISTED, &shape), FIELD("alternate", FLAG, &t->alternate)};
@@ -140,7 +140,9 @@ static xfer_status check_placeholders(const xfi_doc *doc, const json_t *at, cons
   return XFER_OK;
 }
 
-/* Those in the names of local tensors, which join/slot.c explains, and in what is before them. */
+/* Those in the names of local tensors, which join/param_mapping.c explains, and in what is before
+ * them.
+ */
 static const char *const IN_NAMES[] = {"{block}", "{name}", "{local}", "{layers}",
                                        "{layer}", "{own}",  NULL};
 static const char *const IN_PREFIXES[] = {"{layer}", "{own}", NULL};
@@ -150,7 +152,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
   static const char *const CUTS[] = {"none", "rows", "columns", "vocabulary", NULL};
   static const char *const STAGES[] = {"first", "last", "last_layer", NULL};
   const json_t *parts = NULL, *each = NULL;
-  const char **is = r->traits;
+  const char **is = r->properties;
   const xfi_field fields[] = {FIELD("local", TEXT, &r->local),
                               FIELD("parts", LIST, &parts),
                               FIELD("each", LIST, &each),

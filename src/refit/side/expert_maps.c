@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void xfi_maps_free(xfer_side *side)
+void xfi_expert_maps_free(xfer_side *side)
 {
   for (size_t i = 0; i < side->n_maps; i++) {
     xfi_free(side->maps[i].experts);
@@ -19,9 +19,9 @@ void xfi_maps_free(xfer_side *side)
   xfi_free(side->maps);
 }
 
-const xfi_map *xfi_map_find(const xfer_side *side, int layer)
+const xfi_expert_map *xfi_expert_map_find(const xfer_side *side, int layer)
 {
-  const xfi_map *common = NULL;
+  const xfi_expert_map *common = NULL;
 
   for (size_t i = 0; i < side->n_maps; i++) {
     if (side->maps[i].layer == layer) return &side->maps[i];
@@ -31,9 +31,10 @@ const xfi_map *xfi_map_find(const xfer_side *side, int layer)
 }
 
 /* Adds a map with space for n_ranks lists and n experts. */
-static xfer_status open_map(xfer_side *side, xfi_map **map, int layer, size_t n_ranks, size_t n)
+static xfer_status open_map(xfer_side *side, xfi_expert_map **map, int layer, size_t n_ranks,
+                            size_t n)
 {
-  xfi_map *m;
+  xfi_expert_map *m;
 
   XFI_TRY(xfi_vec_reserve(&side->maps, &side->maps_cap, side->n_maps + 1, sizeof *side->maps));
   m = *map = &side->maps[side->n_maps++];
@@ -57,7 +58,7 @@ static size_t count_map(const json_t *root)
 static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t *lists, int layer)
 {
   size_t n_ranks = json_array_size(lists), n = 0;
-  xfi_map *map;
+  xfi_expert_map *map;
 
   XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(lists) < 1 << 24, XFER_ERR_IO,
             "%s: %s: want a list of a list of experts for each rank", doc->where,
@@ -82,7 +83,7 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
 
 /* Reads a map: a list of lists is for all layers; {"3": [..], ..} has a list of lists for each
  * layer that has experts. */
-xfer_status xfi_map_read(xfer_side *side, const char *path)
+xfer_status xfi_expert_map_read(xfer_side *side, const char *path)
 {
   xfi_doc doc = {0};
   const char *name;
@@ -120,9 +121,9 @@ static xfer_status check_ranks(const xfer_side *side, int64_t n_ranks)
   return XFER_OK;
 }
 
-xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
+xfer_status xfi_expert_map_copy(xfer_side *side, const xfer_side_options *o)
 {
-  xfi_map *map;
+  xfi_expert_map *map;
   size_t n;
 
   XFI_CHECK(o->n_map > 0 && o->map_experts != NULL && o->map_first != NULL && o->map_first[0] == 0,
@@ -143,7 +144,7 @@ xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *o)
 
 /* A map of a layer without experts would be without effect. Of layers that were not kept, nobody
  * knows whether they have some; a table without any experts is of a part of the model. */
-xfer_status xfi_map_check_layers(const xfer_side *side, const xfer_model *model)
+xfer_status xfi_expert_map_check_layers(const xfer_side *side, const xfer_model *model)
 {
   for (size_t i = 0; i < side->n_maps; i++) {
     const int layer = side->maps[i].layer;
@@ -165,7 +166,7 @@ xfer_status xfi_map_check_layers(const xfer_side *side, const xfer_model *model)
   return XFER_OK;
 }
 
-xfer_status xfi_map_check(const xfer_side *side)
+xfer_status xfi_expert_map_check(const xfer_side *side)
 {
   for (size_t i = 0; i < side->n_maps; i++)
     XFI_TRY(check_ranks(side, side->maps[i].n_ranks));

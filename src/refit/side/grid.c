@@ -55,7 +55,7 @@ static xfer_status make_stage_grid(const xfer_side *side, xfi_grid *grid, const 
 /* ---- ranks ---- */
 
 /* Returns the stage of the i-th rank and sets *place to its place in the stage. */
-static int divide(const xfer_side *side, int i, int *place)
+static int find_stage(const xfer_side *side, int i, int *place)
 {
   int stage = 0, stride = 1;
 
@@ -96,7 +96,7 @@ static xfer_status make_ranks(xfer_side *side, const xfer_side_options *o)
   if (st != XFER_OK) xfi_set_error("\"%s\": %s", side->spec, xfer_last_error());
   XFI_TRY(st);
   for (int i = 0; i < side->size; i++) {
-    stage = divide(side, i, &place);
+    stage = find_stage(side, i, &place);
     side->ranks_by_stage[stage * xfi_side_stage_size(side) + place] = side->mesh->ranks[i];
   }
   return XFER_OK;
@@ -141,7 +141,7 @@ int xfi_side_stage_of(const xfer_side *side, int rank, int *place)
 {
   const int i = xfi_mesh_find(side->mesh, rank);
   int at = 0;
-  const int stage = i < 0 ? -1 : divide(side, i, &at);
+  const int stage = i < 0 ? -1 : find_stage(side, i, &at);
 
   if (place != NULL) *place = at;
   return stage;
@@ -196,7 +196,7 @@ xfer_status xfi_side_coordinate(const xfer_side *side, const char *axis, int ran
 
   XFI_CHECK(i >= 0, XFER_ERR_ARG, "\"%s\" has no rank %d among its %d", side->spec, rank,
             side->size);
-  divide(side, i, &place);
+  find_stage(side, i, &place);
   for (int g = 0; g < N_GRIDS; g++) {
     if (!find_in_grid(grids[g], axis, g == 0 ? i : place, &found)) continue;
     *coordinate = found;

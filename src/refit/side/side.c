@@ -27,7 +27,7 @@ void xfi_side_destroy(xfer_side *side)
     xfi_free(side->overrides[i].to);
   }
   xfi_free(side->overrides);
-  xfi_maps_free(side);
+  xfi_expert_maps_free(side);
   for (int i = 0; i < side->n_vars; i++)
     xfi_free(side->var_names[i]);
   xfi_free(side->stage_layers);
@@ -88,8 +88,8 @@ xfer_status xfi_side_create(xfer_side **side, const char *spec, const xfer_side_
   s->strict = o.strict != 0;
   XFI_TRY_DONE(xfi_spec_parse(s, spec, &o));
   XFI_TRY_DONE(xfi_grid_make(s, &o));
-  XFI_TRY_DONE(xfi_map_check(s));
-  if (o.n_map != 0) XFI_TRY_DONE(xfi_map_copy(s, &o));
+  XFI_TRY_DONE(xfi_expert_map_check(s));
+  if (o.n_map != 0) XFI_TRY_DONE(xfi_expert_map_copy(s, &o));
   *side = s;
   s = NULL;
 done:

@@ -38,11 +38,11 @@ typedef struct xfi_grid {
 } xfi_grid;
 
 /* Which experts each rank of the ep axis holds, in local order. */
-typedef struct xfi_map {
+typedef struct xfi_expert_map {
   int layer;            /* -1: all layers that have no map of their own */
   int n_ranks;          /* of the ep axis, once it is known */
   int *experts, *first; /* [first[n_ranks]], [n_ranks + 1] */
-} xfi_map;
+} xfi_expert_map;
 
 enum { XFI_MAX_ITEMS = 48 };
 
@@ -64,7 +64,7 @@ struct xfer_side {
   int size;
   xfer_mesh *mesh;     /* [size] of the comm's ranks, in the side's order */
   int *ranks_by_stage; /* [pp][ranks of a stage] of the comm, in the order of the grids */
-  xfi_map *maps;
+  xfi_expert_map *maps;
   size_t n_maps, maps_cap;
   xfer_dtype dtype;            /* of all tensors that are not f32 in the model; 0: the model's */
   const xfi_quant_rule *quant; /* how the side quantises weights; NULL: it does not */
@@ -86,14 +86,14 @@ xfer_status xfi_spec_parse(xfer_side *side, const char *spec, const xfer_side_op
 xfi_scope xfi_side_scope(const xfer_side *side, const xfi_scope *next);
 
 /* expert_maps.c: expert maps, of a file or of the options, the latter once the grids are made. */
-xfer_status xfi_map_read(xfer_side *side, const char *path);
-xfer_status xfi_map_copy(xfer_side *side, const xfer_side_options *options);
-xfer_status xfi_map_check(const xfer_side *side);
+xfer_status xfi_expert_map_read(xfer_side *side, const char *path);
+xfer_status xfi_expert_map_copy(xfer_side *side, const xfer_side_options *options);
+xfer_status xfi_expert_map_check(const xfer_side *side);
 /* Does each layer that has a map of its own have experts? */
-xfer_status xfi_map_check_layers(const xfer_side *side, const xfer_model *model);
+xfer_status xfi_expert_map_check_layers(const xfer_side *side, const xfer_model *model);
 /* The map of a layer; NULL: none. */
-const xfi_map *xfi_map_find(const xfer_side *side, int layer);
-void xfi_maps_free(xfer_side *side);
+const xfi_expert_map *xfi_expert_map_find(const xfer_side *side, int layer);
+void xfi_expert_maps_free(xfer_side *side);
 
 /* ---- grid.c: ranks ---- */
 

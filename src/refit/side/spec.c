@@ -78,7 +78,7 @@ static xfer_status add_vars(xfer_side *side)
 /* ---- items ---- */
 
 /* Reads a number of at most 9 digits and moves *at behind it; -1: there is none. */
-static int number(const char **at)
+static int parse_digits(const char **at)
 {
   const char *begin = *at;
   const size_t n = strspn(begin, "0123456789");
@@ -97,12 +97,12 @@ static xfer_status parse_layers(xfer_side *side, const char *text)
   XFI_CHECK(side->stage_layers != NULL, XFER_ERR_NOMEM, "the layers of the stages");
   XFI_CHECK(*text != '\0', XFER_ERR_ARG, "\"%s\": layers= lists no stage", side->spec);
   for (bool more = true; more;) {
-    int times = 1, layers = number(&at);
+    int times = 1, layers = parse_digits(&at);
 
     if (*at == 'x') {
       at++;
       times = layers;
-      layers = number(&at);
+      layers = parse_digits(&at);
     }
     more = *at == '+';
     XFI_CHECK(times > 0 && layers >= 0 && times <= MAX_PP - n_stages && (more || *at == '\0'),
@@ -209,7 +209,7 @@ static xfer_status no_item(const xfer_side *side, const char *name, const char *
   return XFER_ERR_ARG;
 }
 
-static xfer_status see(const xfer_side *side, seen *s, const char *name)
+static xfer_status add_seen(const xfer_side *side, seen *s, const char *name)
 {
   for (int i = 0; i < s->n; i++) {
     XFI_CHECK(strcmp(name, s->names[i]) != 0, XFER_ERR_ARG, "\"%s\": %s is given twice", side->spec,
@@ -243,7 +243,7 @@ static xfer_status parse_choice(xfer_side *side, const char *name, const char *i
 static xfer_status parse_number(xfer_side *side, const char *name, const char *item)
 {
   const char *at = item + strlen(name);
-  const int value = number(&at);
+  const int value = parse_digits(&at);
 
   if (json_object_get(side->framework->numbers, name) == NULL) return no_item(side, item, item);
   XFI_CHECK(value > 0, XFER_ERR_ARG, "\"%s\": %.80s wants a number from 1 to 999999999", side->spec,
@@ -264,7 +264,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
     n--;
   if (n >= sizeof name) return no_item(side, item, item);
   snprintf(name, sizeof name, "%.*s", (int)n, item);
-  XFI_TRY(see(side, s, name));
+  XFI_TRY(add_seen(side, s, name));
   if (flag)
     set_var(side, name, 1);
   else if (equals == NULL)
@@ -272,7 +272,7 @@ static xfer_status parse_item(xfer_side *side, const char *item, seen *s)
   else if (strcmp(name, "layers") == 0 && side->framework->takes_layers)
     XFI_TRY(parse_layers(side, equals + 1));
   else if (strcmp(name, "map") == 0 && side->framework->takes_map)
-    XFI_TRY(xfi_map_read(side, equals + 1));
+    XFI_TRY(xfi_expert_map_read(side, equals + 1));
   else if (strcmp(name, "dtype") == 0)
     XFI_TRY(parse_dtype(side, equals + 1));
   else if (strcmp(name, "quant") == 0 && side->framework->n_quants > 0)

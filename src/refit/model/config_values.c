@@ -18,7 +18,7 @@
  * Anything else is not there, except a text or a fraction where a number is meant: if that counted
  * as absent, a default would be used silently.
  */
-#include "figures.h"
+#include "config_values.h"
 
 #include "names.h"
 
@@ -119,7 +119,7 @@ static bool has_number(const json_t *list, int64_t number)
   return false;
 }
 
-xfi_found xfi_figure(int64_t *value, const char *name, size_t n_chars, const void *top)
+xfi_found xfi_config_value(int64_t *value, const char *name, size_t n_chars, const void *top)
 {
   word rest = {name, n_chars};
   char key[XFI_NAME_BYTES];
@@ -138,9 +138,10 @@ xfi_found xfi_figure(int64_t *value, const char *name, size_t n_chars, const voi
   return found_if(is_text(rest, at) || (json_is_null(at) && is_word(rest, "null")), value, 1);
 }
 
-xfi_found xfi_figure_of_layer(int64_t *value, const char *name, size_t n_chars, const void *context)
+xfi_found xfi_config_value_of_layer(int64_t *value, const char *name, size_t n_chars,
+                                    const void *context)
 {
-  const xfi_layer_figures *of = context;
+  const xfi_config_layer *of = context;
   word rest = {name, n_chars};
   const json_t *at, *item;
   char key[XFI_NAME_BYTES];
@@ -151,7 +152,8 @@ xfi_found xfi_figure_of_layer(int64_t *value, const char *name, size_t n_chars, 
     if ((size_t)of->layer >= json_string_length(at)) return XFI_NOT_FOUND;
     return found_if(true, value, json_string_value(at)[of->layer] == rest.at[0]);
   }
-  if (!json_is_array(at) || is_word(rest, "size")) return xfi_figure(value, name, n_chars, of->top);
+  if (!json_is_array(at) || is_word(rest, "size"))
+    return xfi_config_value(value, name, n_chars, of->top);
   if (is_word(rest, "has")) return found_if(true, value, has_number(at, of->layer));
   item = json_array_get(at, (size_t)of->layer);
   if (rest.n_chars == 0) return number_of(value, item);

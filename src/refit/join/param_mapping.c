@@ -6,7 +6,7 @@
  * there is none), {name} all of the checkpoint's name, {layers} how many layers the model has;
  * {layer}, {own} (the layer's number in the checkpoint) and {local} are filled in later.
  */
-#include "slot.h"
+#include "param_mapping.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -15,17 +15,17 @@
 
 #include <string.h>
 
-void xfi_slot_free(xfi_slot *slot)
+void xfi_param_mapping_free(xfi_param_mapping *mapping)
 {
-  xfi_free(slot->local);
-  xfi_free(slot->last);
-  xfi_free(slot->made);
-  memset(slot, 0, sizeof *slot);
+  xfi_free(mapping->local);
+  xfi_free(mapping->last);
+  xfi_free(mapping->made);
+  memset(mapping, 0, sizeof *mapping);
 }
 
 /* ---- names ---- */
 
-static bool take(const char **at, const char *token)
+static bool take_token(const char **at, const char *token)
 {
   size_t n = strlen(token);
 
@@ -38,8 +38,8 @@ static bool take(const char **at, const char *token)
 static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
 {
   static const char EXPERT[] = ".{expert}";
-  const char *stem = entry->as != NULL ? entry->as : entry->stem;
-  size_t n = entry->as != NULL ? strlen(stem) : entry->n_stem;
+  const char *stem = entry->alias != NULL ? entry->alias : entry->stem;
+  size_t n = entry->alias != NULL ? strlen(stem) : entry->n_stem;
 
   while (parent && n > 0 && stem[n - 1] != '.')
     n--;
@@ -52,29 +52,29 @@ static void add_stem(xfi_text *text, const xfi_entry *entry, bool parent)
   }
 }
 
-static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_entry *entry,
+static xfer_status make_name(char **name, const xfi_rule_set *set, const xfi_entry *entry,
                              const char *template)
 {
-  const char *layer_prefix = entry->stack == XFI_LAYERS  ? placing->layer_prefix
-                             : entry->stack == XFI_EXTRA ? placing->extra_layer_prefix
+  const char *layer_prefix = entry->stack == XFI_LAYERS  ? set->layer_prefix
+                             : entry->stack == XFI_EXTRA ? set->extra_layer_prefix
                                                          : NULL;
   xfi_text text = {0};
 
   /* The chunks of a model in one process have the same names, which their number precedes. */
-  if (placing->side->chunks > 1 && strstr(template, "{name}") == NULL)
-    xfi_text_printf(&text, "%s{chunk}.", placing->side->framework->chunk_prefix);
+  if (set->side->chunks > 1 && strstr(template, "{name}") == NULL)
+    xfi_text_printf(&text, "%s{chunk}.", set->side->framework->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
-    if (take(&at, "{block}"))
+    if (take_token(&at, "{block}"))
       xfi_text_printf(&text, "%s", layer_prefix == NULL ? "" : layer_prefix);
-    else if (take(&at, "{name}"))
+    else if (take_token(&at, "{name}"))
       xfi_text_printf(&text, "%s", entry->pattern);
-    else if (take(&at, "{layers}"))
-      xfi_text_printf(&text, "%d", placing->model->n_config_layers);
-    else if (take(&at, "@"))
+    else if (take_token(&at, "{layers}"))
+      xfi_text_printf(&text, "%d", set->model->n_config_layers);
+    else if (take_token(&at, "@"))
       add_stem(&text, entry, false);
-    else if (take(&at, "~"))
+    else if (take_token(&at, "~"))
       add_stem(&text, entry, true);
-    else if (take(&at, "%"))
+    else if (take_token(&at, "%"))
       xfi_text_printf(&text, "%s", entry->suffix);
     else if (entry->suffix[0] == '\0' && at[0] == '.' && at[1] == '%')
       at += 2;
@@ -86,7 +86,7 @@ static xfer_status make_name(char **name, const xfi_placing *placing, const xfi_
 
 /* ---- the weights in a local tensor ---- */
 
-static xfer_status add_slab(xfi_fusing *f, xfi_slab slab, const xfi_entry *entry)
+static xfer_status add_slab(xfi_fused_rows *f, xfi_slab slab, const xfi_entry *entry)
 {
   XFI_CHECK(f->n_slabs < XFI_MAX_SLABS, XFER_ERR_UNSUPPORTED,
             "\"%s\" lies with others in more than %d slabs of rows", entry->pattern, XFI_MAX_SLABS);
@@ -96,7 +96,7 @@ static xfer_status add_slab(xfi_fusing *f, xfi_slab slab, const xfi_entry *entry
 
 /* The order of an entry's rows. A scale whose block consists of whole units keeps its place,
  * whatever the order of rows within them; other blocks would be torn apart. */
-static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const xfi_entry *entry,
+static xfer_status order_of(xfi_order *order, const xfi_rule_set *set, const xfi_entry *entry,
                             const xfi_part_rule *part)
 {
   const xfi_entry *weight;
@@ -104,21 +104,21 @@ static xfer_status order_of(xfi_order *order, const xfi_placing *placing, const 
   *order = part == NULL ? XFI_AS_IT_IS : part->order;
   if (*order == XFI_AS_IT_IS || entry->scale_of < 0 || xfi_scales_have_rows(entry->scales))
     return XFER_OK;
-  weight = &placing->model->entries[entry->scale_of];
+  weight = &set->model->entries[entry->scale_of];
   if (weight->block[0] == 1) return XFER_OK;
   for (int s = 0; s < weight->n_segments; s++)
     XFI_CHECK(weight->segments[s].unit > 0 && weight->block[0] % weight->segments[s].unit == 0,
               XFER_ERR_UNSUPPORTED,
               "\"%s\": \"%s\" turns the rows of each head of %lld, which are no part of a block "
               "of %lld",
-              weight->pattern, placing->side->spec, (long long)weight->segments[s].unit,
+              weight->pattern, set->side->spec, (long long)weight->segments[s].unit,
               (long long)weight->block[0]);
   *order = XFI_AS_IT_IS;
   return XFER_OK;
 }
 
 /* The rows of a weight that `part` takes; all, where it is NULL. */
-static xfer_status add_slabs(xfi_fusing *f, int number, const xfi_placing *placing,
+static xfer_status add_slabs(xfi_fused_rows *f, int number, const xfi_rule_set *set,
                              const xfi_entry *entry, const xfi_part_rule *part)
 {
   const xfi_row_segment all = {.name = "", .count = xfi_entry_rows(entry), .unit = 1};
@@ -127,7 +127,7 @@ static xfer_status add_slabs(xfi_fusing *f, int number, const xfi_placing *placi
   int64_t offset = 0;
 
   if (part != NULL) slab.few = part->few;
-  XFI_TRY(order_of(&slab.order, placing, entry, part));
+  XFI_TRY(order_of(&slab.order, set, entry, part));
   for (int s = 0; s == 0 || s < entry->n_segments; s++) {
     const xfi_row_segment *seg = entry->n_segments > 0 ? &entry->segments[s] : &all;
 
@@ -147,8 +147,8 @@ static xfer_status add_slabs(xfi_fusing *f, int number, const xfi_placing *placi
 }
 
 /* Is the entry, by the rule, one more expert behind those of the other parts? */
-static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
-                                    const xfi_entry *entry, const xfi_local_rule *rule)
+static xfer_status find_last_expert(bool *is_last, const xfi_rule_set *set, const xfi_entry *entry,
+                                    const xfi_local_rule *rule)
 {
   int n_last = 0;
 
@@ -157,7 +157,7 @@ static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
     const xfi_part_rule *p = &rule->parts[i];
 
     n_last += p->last_expert;
-    if (xfi_part_find(placing, entry, p, entry->suffix) == entry) *is_last = p->last_expert;
+    if (xfi_part_find(set, entry, p, entry->suffix) == entry) *is_last = p->last_expert;
   }
   XFI_CHECK(n_last == 0 || (*is_last != entry->experts && strstr(rule->local, "{local}") == NULL),
             XFER_ERR_UNSUPPORTED, "\"%s\": a last expert is of one weight, the others of experts",
@@ -166,45 +166,46 @@ static xfer_status find_last_expert(bool *is_last, const xfi_placing *placing,
 }
 
 /* The weights of a rule, each once, in the order of their first slab. */
-static xfer_status add_parts(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                             const xfi_ruling *ruling)
+static xfer_status add_parts(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                             const xfi_entry *entry, const xfi_applied_rule *applied)
 {
-  const xfi_local_rule *rule = ruling->rule;
-  const bool reverse = ruling->is[XFI_REVERSE] != 0;
+  const xfi_local_rule *rule = applied->rule;
+  const bool reverse = applied->value[XFI_REVERSE] != 0;
   const xfi_entry *parts[2][XFI_MAX_PARTS]; /* [1]: of the last expert */
   int n[2] = {0, 0};
 
-  XFI_TRY(find_last_expert(&slot->last_expert, placing, entry, rule));
+  XFI_TRY(find_last_expert(&mapping->last_expert, set, entry, rule));
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[reverse ? rule->n_parts - 1 - i : i];
-    const xfi_entry *e = xfi_part_find(placing, entry, p, entry->suffix);
+    const xfi_entry *e = xfi_part_find(set, entry, p, entry->suffix);
     const int k = p->last_expert;
     int number = 0;
 
     XFI_CHECK(
         e != NULL, XFER_ERR_SHAPE,
         "\"%s\" lies with \"%s\" in one tensor of \"%s\", but layer %d has no %s of that role",
-        entry->pattern, p->role, placing->side->spec, xfi_entry_layer(entry, 0),
+        entry->pattern, p->role, set->side->spec, xfi_entry_layer(entry, 0),
         entry->suffix[0] == '\0' ? "tensor" : entry->suffix);
     while (number < n[k] && parts[k][number] != e)
       number++;
     if (number == n[k]) parts[k][n[k]++] = e;
-    if (e == entry && number == n[k] - 1) slot->slot = number;
-    if (k == slot->last_expert) XFI_TRY(add_slabs(&slot->fusing, number, placing, e, p));
+    if (e == entry && number == n[k] - 1) mapping->index = number;
+    if (k == mapping->last_expert) XFI_TRY(add_slabs(&mapping->fused, number, set, e, p));
   }
-  slot->n_slots = n[slot->last_expert];
-  slot->n_beside = n[!slot->last_expert];
+  mapping->n_weights = n[mapping->last_expert];
+  mapping->n_other_weights = n[!mapping->last_expert];
   return XFER_OK;
 }
 
 /* The weights that are packed in one tensor of the checkpoint, in its order. */
-static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+static xfer_status add_packed(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                              const xfi_entry *entry)
 {
-  const xfer_model *model = placing->model;
+  const xfer_model *model = set->model;
   int found = 0;
 
-  slot->slot = entry->packed.index;
-  slot->n_slots = entry->packed.n;
+  mapping->index = entry->packed.index;
+  mapping->n_weights = entry->packed.n;
   for (size_t i = 0; i < model->n_entries; i++) { /* adjacent in the list */
     const xfi_entry *e = &model->entries[i];
 
@@ -212,7 +213,7 @@ static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const 
         strcmp(e->pattern, entry->pattern) != 0 ||
         xfi_entry_place(e, xfi_entry_layer(entry, 0)) < 0)
       continue;
-    XFI_TRY(add_slabs(&slot->fusing, found++, placing, e, NULL));
+    XFI_TRY(add_slabs(&mapping->fused, found++, set, e, NULL));
   }
   XFI_CHECK(found == entry->packed.n, XFER_ERR_INTERNAL, "\"%s\": a part is missing",
             entry->pattern);
@@ -221,124 +222,129 @@ static xfer_status add_packed(xfi_slot *slot, const xfi_placing *placing, const 
 
 /* The number of FSDP ranks that cut the part of tensor parallelism as it lies in memory, through
  * several weights or reordered rows; 0: a cut of rows in order, or none. */
-static int fsdp_ranks(const xfi_slot *slot, const xfi_entry *entry, const xfi_local_rule *rule)
+static int fsdp_ranks(const xfi_param_mapping *mapping, const xfi_entry *entry,
+                      const xfi_local_rule *rule)
 {
-  const xfi_grid *grid = slot->grid;
-  bool as_it_is = slot->n_slots == 1;
+  const xfi_grid *grid = mapping->grid;
+  bool as_it_is = mapping->n_weights == 1;
 
-  for (int k = 0; k < slot->fusing.n_slabs; k++)
-    as_it_is = as_it_is && slot->fusing.slabs[k].order == XFI_AS_IT_IS;
-  if (as_it_is || slot->whole || rule->cut > XFI_CUT_ROWS || entry->experts ||
-      slot->order[0] != slot->fuse_dim || slot->fusing.alternate || grid->cut != 0 ||
+  for (int k = 0; k < mapping->fused.n_slabs; k++)
+    as_it_is = as_it_is && mapping->fused.slabs[k].order == XFI_AS_IT_IS;
+  if (as_it_is || mapping->whole || rule->cut > XFI_CUT_ROWS || entry->experts ||
+      mapping->order[0] != mapping->row_dim || mapping->fused.alternate || grid->cut != 0 ||
       grid->rule->n_axes < 2 || grid->rule->uses[1] != XFI_AXIS_FSDP || grid->sizes[1] == 1)
     return 0;
   return grid->sizes[1];
 }
 
 /* Which ranks share the rows, and how many. */
-static xfer_status set_cut(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                           const xfi_ruling *ruling)
+static xfer_status set_cut(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                           const xfi_entry *entry, const xfi_applied_rule *applied)
 {
-  const xfer_side *side = placing->side;
-  const bool wide = ruling->is[XFI_WIDE] != 0, experts = entry->experts || slot->last_expert;
+  const xfer_side *side = set->side;
+  const bool wide = applied->value[XFI_WIDE] != 0, experts = entry->experts || mapping->last_expert;
   const xfi_grid *grid = experts ? &side->experts : wide ? &side->wide : &side->dense;
 
   XFI_CHECK(grid->rule->n_axes > 0 || !wide, XFER_ERR_ARG,
             "\"%s\" is wide, and \"%s\" has no such grid", entry->pattern, side->spec);
-  slot->grid = grid;
-  slot->fusing.n_tp = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
-  slot->fusing.n_fsdp = fsdp_ranks(slot, entry, ruling->rule);
-  slot->fusing.whole = slot->whole || ruling->rule->cut != XFI_CUT_ROWS;
-  slot->fusing.even = side->framework->even;
+  mapping->grid = grid;
+  mapping->fused.n_tp = grid->cut < 0 ? 1 : grid->sizes[grid->cut];
+  mapping->fused.n_fsdp = fsdp_ranks(mapping, entry, applied->rule);
+  mapping->fused.whole = mapping->whole || applied->rule->cut != XFI_CUT_ROWS;
+  mapping->fused.even = side->framework->even;
   return XFER_OK;
 }
 
 /* A block of scales must not cover the rows of two weights. */
-static xfer_status check_blocks(const xfi_slot *slot, const xfi_placing *placing,
+static xfer_status check_blocks(const xfi_param_mapping *mapping, const xfi_rule_set *set,
                                 const xfi_entry *entry)
 {
-  const int64_t block = entry->block[0], rows = entry->shape[slot->fuse_dim];
+  const int64_t block = entry->block[0], rows = entry->shape[mapping->row_dim];
 
   XFI_CHECK(
-      block == 0 || slot->slot + 1 == slot->n_slots || rows % block == 0, XFER_ERR_UNSUPPORTED,
+      block == 0 || mapping->index + 1 == mapping->n_weights || rows % block == 0,
+      XFER_ERR_UNSUPPORTED,
       "\"%s\": its %lld rows are no whole number of blocks of %lld, and others follow them in "
       "one tensor of \"%s\"",
-      entry->name, (long long)rows, (long long)block, placing->side->spec);
+      entry->name, (long long)rows, (long long)block, set->side->spec);
   return XFER_OK;
 }
 
 /* Dims and rows in the checkpoint's order. */
-static xfer_status as_checkpoint(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry)
+static xfer_status as_checkpoint(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                                 const xfi_entry *entry)
 {
-  slot->own_names = true;
-  slot->each_expert = entry->n_experts > 0;
-  memcpy(slot->order, entry->home.order, sizeof slot->order);
-  XFI_TRY(add_packed(slot, placing, entry));
-  XFI_TRY(check_blocks(slot, placing, entry));
-  slot->fusing.alternate = entry->packed.alternate;
+  mapping->own_names = true;
+  mapping->each_expert = entry->n_experts > 0;
+  memcpy(mapping->order, entry->in_checkpoint.order, sizeof mapping->order);
+  XFI_TRY(add_packed(mapping, set, entry));
+  XFI_TRY(check_blocks(mapping, set, entry));
+  mapping->fused.alternate = entry->packed.alternate;
   return XFER_OK;
 }
 
-/* Sets how an engine's kernels or rules change rows and dims of the slot after loading. */
-static xfer_status shape_slot(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                              const xfi_ruling *ruling)
+/* Sets how an engine's kernels or rules change rows and dims of the local tensor after loading. */
+static xfer_status shape_mapping(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                                 const xfi_entry *entry, const xfi_applied_rule *applied)
 {
-  const bool alternate = ruling->is[XFI_ALTERNATE] != 0;
+  const bool alternate = applied->value[XFI_ALTERNATE] != 0;
   bool scaled = entry->scale_of >= 0 || entry->block[0] > 0;
 
   XFI_CHECK(!alternate || !scaled, XFER_ERR_UNSUPPORTED,
             "\"%s\": rows with block scales cannot be interleaved", entry->pattern);
   XFI_CHECK(!xfi_scales_have_rows(entry->scales) ||
-                (placing->side->framework->row_scales != 0 &&
-                 xfi_role_is_scaled(placing->model, entry) && !alternate &&
-                 ruling->is[XFI_REVERSE] == 0 && ruling->is[XFI_TRANSPOSE] == 0),
+                (set->side->framework->row_scales != 0 && xfi_role_is_scaled(set->model, entry) &&
+                 !alternate && applied->value[XFI_REVERSE] == 0 &&
+                 applied->value[XFI_TRANSPOSE] == 0),
             XFER_ERR_UNSUPPORTED, "\"%s\": no rule says what \"%s\" makes of a scale for %s",
-            entry->pattern, placing->side->spec,
+            entry->pattern, set->side->spec,
             entry->scales == XFI_SCALES_OF_WEIGHTS ? "all of a weight" : "each of its rows");
   XFI_CHECK(entry->scales != XFI_SCALES_OF_WEIGHTS || !entry->experts ||
                 strcmp(entry->suffix, "input_scale") != 0,
             XFER_ERR_UNSUPPORTED,
             "\"%s\": \"%s\" has one for gate and up together, and no rule says of which",
-            entry->pattern, placing->side->spec);
-  slot->flat = entry->scales == XFI_SCALES_OF_WEIGHTS && (entry->experts || slot->last_expert) &&
-               ruling->rule->cut == XFI_CUT_COLS && !slot->each_expert;
-  slot->fusing.alternate = alternate && slot->n_slots > 1;
-  XFI_TRY(check_blocks(slot, placing, entry));
-  XFI_CHECK(ruling->rule->traits[XFI_UNITS] == NULL || slot->fusing.alternate || slot->n_slots == 1,
+            entry->pattern, set->side->spec);
+  mapping->flat = entry->scales == XFI_SCALES_OF_WEIGHTS &&
+                  (entry->experts || mapping->last_expert) && applied->rule->cut == XFI_CUT_COLS &&
+                  !mapping->each_expert;
+  mapping->fused.alternate = alternate && mapping->n_weights > 1;
+  XFI_TRY(check_blocks(mapping, set, entry));
+  XFI_CHECK(applied->rule->properties[XFI_UNITS] == NULL || mapping->fused.alternate ||
+                mapping->n_weights == 1,
             XFER_ERR_UNSUPPORTED, "\"%s\": units of several weights that lie one after the other",
             entry->pattern);
-  if (ruling->is[XFI_TRANSPOSE] != 0 && entry->n_dims + slot->last_expert == 3) {
-    slot->order[entry->n_dims - 2] = entry->n_dims - 1;
-    slot->order[entry->n_dims - 1] = entry->n_dims - 2;
+  if (applied->value[XFI_TRANSPOSE] != 0 && entry->n_dims + mapping->last_expert == 3) {
+    mapping->order[entry->n_dims - 2] = entry->n_dims - 1;
+    mapping->order[entry->n_dims - 1] = entry->n_dims - 2;
   }
   return XFER_OK;
 }
 
-xfer_status xfi_slot_make(xfi_slot *slot, const xfi_placing *placing, const xfi_entry *entry,
-                          const xfi_ruling *ruling)
+xfer_status xfi_param_mapping_make(xfi_param_mapping *mapping, const xfi_rule_set *set,
+                                   const xfi_entry *entry, const xfi_applied_rule *applied)
 {
-  const xfi_local_rule *rule = ruling->rule;
+  const xfi_local_rule *rule = applied->rule;
 
-  *slot = (xfi_slot){.whole = ruling->is[XFI_WHOLE] != 0,
-                     .made_dtype = rule->made_dtype,
-                     .fuse_dim = xfi_entry_row_dim(entry),
-                     .with_last_layer = rule->stage == XFI_STAGE_LAST_LAYER,
-                     .n_slots = 1};
+  *mapping = (xfi_param_mapping){.whole = applied->value[XFI_WHOLE] != 0,
+                                 .made_dtype = rule->made_dtype,
+                                 .row_dim = xfi_entry_row_dim(entry),
+                                 .with_last_layer = rule->stage == XFI_STAGE_LAST_LAYER,
+                                 .n_weights = 1};
   for (int d = 0; d < XFER_MAX_DIMS; d++)
-    slot->order[d] = d;
-  XFI_TRY(make_name(&slot->local, placing, entry, rule->local));
-  slot->own_number = strstr(slot->local, "{own}") != NULL;
-  if (rule->last_name != NULL && placing->side->pp > 1)
-    XFI_TRY(make_name(&slot->last, placing, entry, rule->last_name));
-  if (rule->made != NULL) XFI_TRY(make_name(&slot->made, placing, entry, rule->made));
-  slot->fusing.groups = ruling->is[XFI_GROUPS];
+    mapping->order[d] = d;
+  XFI_TRY(make_name(&mapping->local, set, entry, rule->local));
+  mapping->own_number = strstr(mapping->local, "{own}") != NULL;
+  if (rule->last_name != NULL && set->side->pp > 1)
+    XFI_TRY(make_name(&mapping->last, set, entry, rule->last_name));
+  if (rule->made != NULL) XFI_TRY(make_name(&mapping->made, set, entry, rule->made));
+  mapping->fused.groups = applied->value[XFI_GROUPS];
   if (strstr(rule->local, "{name}") != NULL) {
-    XFI_TRY(as_checkpoint(slot, placing, entry));
+    XFI_TRY(as_checkpoint(mapping, set, entry));
   } else {
-    slot->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
-    slot->whole = slot->whole || entry->scales == XFI_SCALES_OF_WEIGHTS;
-    XFI_TRY(add_parts(slot, placing, entry, ruling));
-    XFI_TRY(shape_slot(slot, placing, entry, ruling));
+    mapping->each_expert = entry->experts && strstr(rule->local, "{local}") != NULL;
+    mapping->whole = mapping->whole || entry->scales == XFI_SCALES_OF_WEIGHTS;
+    XFI_TRY(add_parts(mapping, set, entry, applied));
+    XFI_TRY(shape_mapping(mapping, set, entry, applied));
   }
-  return set_cut(slot, placing, entry, ruling);
+  return set_cut(mapping, set, entry, applied);
 }

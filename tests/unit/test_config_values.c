@@ -8,8 +8,8 @@
 
 #include <jansson.h>
 
+#include "config_values.h"
 #include "expr.h"
-#include "figures.h"
 #include "refit_sides.h"
 
 #define CONFIG                                                                                     \
@@ -27,7 +27,7 @@ typedef struct figure {
 static void expect_each(const figure *cases, size_t n, int64_t layer)
 {
   json_t *top = json_loads(CONFIG, 0, NULL);
-  const xfi_layer_figures of = {top, layer};
+  const xfi_config_layer of = {top, layer};
 
   assert_non_null(top);
   for (size_t i = 0; i < n; i++) {
@@ -35,15 +35,15 @@ static void expect_each(const figure *cases, size_t n, int64_t layer)
     int64_t value = 77;
 
     print_message("%s\n", name);
-    assert_int_equal(layer < 0 ? xfi_figure(&value, name, strlen(name), top)
-                               : xfi_figure_of_layer(&value, name, strlen(name), &of),
+    assert_int_equal(layer < 0 ? xfi_config_value(&value, name, strlen(name), top)
+                               : xfi_config_value_of_layer(&value, name, strlen(name), &of),
                      cases[i].found);
     assert_int_equal(value, cases[i].found == XFI_FOUND ? cases[i].value : 77);
   }
   json_decref(top);
 }
 
-static void test_figures_of_a_model(void **state)
+static void test_config_values_of_a_model(void **state)
 {
   static const figure cases[] = {
       {"n", XFI_FOUND, 8}, /* the text part's */
@@ -78,7 +78,7 @@ static void test_figures_of_a_model(void **state)
   expect_each(cases, sizeof cases / sizeof *cases, -1);
 }
 
-static void test_figures_of_a_layer(void **state)
+static void test_config_values_of_a_layer(void **state)
 {
   static const figure second[] = {
       {"list", XFI_NO_NUMBER, 0},     {"list.x", XFI_FOUND, 1},
@@ -102,7 +102,7 @@ static void test_figures_of_a_layer(void **state)
 }
 
 /* A number that is a text, or a fraction, would count as one that is not there. */
-static void test_figures_that_are_no_numbers_are_refused(void **state)
+static void test_config_values_that_are_no_numbers_are_refused(void **state)
 {
   static const struct {
     const char *text, *word;
@@ -163,9 +163,9 @@ static void test_figures_that_are_no_numbers_are_refused(void **state)
 int main(void)
 {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_figures_of_a_model),
-      cmocka_unit_test(test_figures_of_a_layer),
-      cmocka_unit_test(test_figures_that_are_no_numbers_are_refused),
+      cmocka_unit_test(test_config_values_of_a_model),
+      cmocka_unit_test(test_config_values_of_a_layer),
+      cmocka_unit_test(test_config_values_that_are_no_numbers_are_refused),
   };
 
   return cmocka_run_group_tests(tests, refit_files_begin, refit_files_end);

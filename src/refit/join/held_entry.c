@@ -1,21 +1,21 @@
 /* An entry is held by the rule that applies to it, or as the caller says. */
-#include "holding.h"
+#include "held_entry.h"
 
 #include "alloc.h"
 #include "error.h"
 #include "names.h"
-#include "spread.h"
+#include "sharding.h"
 #include "text.h"
 #include "vec.h"
 
 #include <jansson.h>
 #include <string.h>
 
-void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
+void xfi_held_entry_free(xfi_held_entry *held, const xfi_entry *entry)
 {
   int n = xfi_entry_places(entry);
 
-  xfi_slot_free(&held->slot);
+  xfi_param_mapping_free(&held->mapping);
   for (int k = 0; held->layouts != NULL && k < n; k++)
     xfi_layout_destroy(held->layouts[k]);
   xfi_free(held->layouts);
@@ -26,7 +26,7 @@ void xfi_holding_free(xfi_holding *held, const xfi_entry *entry)
 
 /* The caller's first override of this kind for the entry, the same in all of its layers; NULL:
  * none. */
-static xfer_status find_override(const xfi_override **chosen, const xfi_placing *p,
+static xfer_status find_override(const xfi_override **chosen, const xfi_rule_set *p,
                                  xfi_override_kind kind, const xfi_entry *entry)
 {
   *chosen = NULL;
@@ -42,7 +42,7 @@ static xfer_status find_override(const xfi_override **chosen, const xfi_placing 
 }
 
 /* Does the caller ignore the entry in all of its layers? */
-static xfer_status is_ignored(bool *ignored, const xfi_placing *p, const xfi_entry *entry)
+static xfer_status is_ignored(bool *ignored, const xfi_rule_set *p, const xfi_entry *entry)
 {
   *ignored = true;
   for (int k = 0; k < xfi_entry_places(entry) && *ignored; k++) {
@@ -79,7 +79,7 @@ static bool is_mesh(const xfer_mesh *mesh, const int *shape, int n_axes, const i
 }
 
 /* The mesh is owned by p or its side. */
-static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread *spread,
+static xfer_status find_mesh(xfer_mesh **mesh, xfi_rule_set *p, const xfi_sharding *sharding,
                              const holders *by)
 {
   const xfer_side *side = p->side;
@@ -93,8 +93,8 @@ static xfer_status find_mesh(xfer_mesh **mesh, xfi_placing *p, const xfi_spread 
   if (by->one_rank < 0) {
     n_axes = 0;
     if (n_stages(by) > 1) shape[n_axes++] = n_stages(by);
-    for (int a = 0; a < spread->n_axes; a++)
-      shape[n_axes++] = spread->shape[a];
+    for (int a = 0; a < sharding->n_axes; a++)
+      shape[n_axes++] = sharding->shape[a];
     ranks = &side->ranks_by_stage[(size_t)by->first_stage * n];
     if (by->ends) {
       ends = xfi_calloc(2 * n, sizeof *ends);
@@ -116,8 +116,8 @@ done:
   return st;
 }
 
-static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_entry *entry,
-                               const xfi_spread *spread, const holders *by)
+static xfer_status make_layout(xfer_layout **layout, xfi_rule_set *p, const xfi_entry *entry,
+                               const xfi_sharding *sharding, const holders *by)
 {
   xfer_placement placements[XFER_MAX_DIMS + 1];
   int32_t order[XFER_MAX_DIMS + 1];
@@ -127,21 +127,21 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
   xfer_layout_desc desc = XFER_LAYOUT_DESC_INIT;
   xfer_status st;
 
-  XFI_TRY(find_mesh(&mesh, p, spread, by));
+  XFI_TRY(find_mesh(&mesh, p, sharding, by));
   placements[0] = xfer_replicate();
   order[0] = 0;
-  for (int a = 0; a < spread->n_axes && !whole; a++)
-    placements[lead + a] = spread->placements[a];
-  for (int a = 0; a < spread->n_order && !whole; a++)
-    order[lead + a] = spread->order[a] + lead;
+  for (int a = 0; a < sharding->n_axes && !whole; a++)
+    placements[lead + a] = sharding->placements[a];
+  for (int a = 0; a < sharding->n_order && !whole; a++)
+    order[lead + a] = sharding->order[a] + lead;
   desc.mesh = mesh;
   desc.dtype = (int32_t)by->dtype;
   desc.n_dims = entry->n_dims;
   desc.shape = entry->shape;
-  desc.padded_shape = spread->padded && !whole ? spread->padded_shape : NULL;
+  desc.padded_shape = sharding->padded && !whole ? sharding->padded_shape : NULL;
   desc.placements = placements;
-  desc.n_placements = whole ? 1 : spread->n_axes + lead;
-  desc.n_order = spread->n_order > 0 && !whole ? spread->n_order + lead : 0;
+  desc.n_placements = whole ? 1 : sharding->n_axes + lead;
+  desc.n_order = sharding->n_order > 0 && !whole ? sharding->n_order + lead : 0;
   desc.order = desc.n_order > 0 ? order : NULL;
   st = xfi_layout_create(layout, &desc);
   if (st != XFER_OK && st != XFER_ERR_NOMEM)
@@ -152,7 +152,7 @@ static xfer_status make_layout(xfer_layout **layout, xfi_placing *p, const xfi_e
 /* ---- which stages ---- */
 
 /* The stage of an entry's k-th layer, for those in the layers. */
-static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
+static int stage_of(const xfi_rule_set *p, const xfi_entry *entry, int k)
 {
   int at = entry->stack == XFI_LAYERS
                ? xfi_find_int(p->model->layers, p->model->n_layers, entry->layers[k])
@@ -162,16 +162,16 @@ static int stage_of(const xfi_placing *p, const xfi_entry *entry, int k)
                 : p->stages[at] % p->side->pp; /* extra layers are on the last stage */
 }
 
-static void choose_stages(holders *by, const xfi_placing *p, const xfi_ruling *r)
+static void choose_stages(holders *by, const xfi_rule_set *p, const xfi_applied_rule *r)
 {
-  const bool everywhere = r->rule == NULL || r->is[XFI_EVERYWHERE] != 0;
+  const bool everywhere = r->rule == NULL || r->value[XFI_EVERYWHERE] != 0;
   const int last = p->side->pp - 1, n = p->model->n_layers;
   const xfi_stage stage = r->rule != NULL ? r->rule->stage : XFI_STAGE_FIRST;
 
   by->first_stage = stage == XFI_STAGE_FIRST ? 0 : last;
   if (stage == XFI_STAGE_LAST_LAYER && n > 0) by->first_stage = p->stages[n - 1] % p->side->pp;
   by->last_stage = by->first_stage;
-  if (everywhere || (r->is[XFI_BOTH_ENDS] != 0 && last > 0)) {
+  if (everywhere || (r->value[XFI_BOTH_ENDS] != 0 && last > 0)) {
     by->first_stage = 0;
     by->last_stage = last;
     by->ends = !everywhere && last > 1;
@@ -180,39 +180,40 @@ static void choose_stages(holders *by, const xfi_placing *p, const xfi_ruling *r
 
 /* What the layouts of an entry are made from, in all of its layers. */
 typedef struct layout_input {
-  xfi_ruling ruling;         /* its rule is NULL where the caller places the entry */
+  xfi_applied_rule applied;  /* its rule is NULL where the caller places the entry */
   const xfi_override *place; /* the caller's placement; NULL: none */
   holders by;                /* stages are chosen for each layer */
 } layout_input;
 
 /* Makes the layout of an entry in its k-th layer. */
-static xfer_status layout_of(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
+static xfer_status layout_of(xfi_held_entry *held, xfi_rule_set *p, const xfi_entry *entry,
                              const layout_input *input, int k)
 {
-  const xfi_spread_input in = {p, entry, &input->ruling, &held->slot, xfi_entry_layer(entry, k)};
+  const xfi_sharding_input in = {p, entry, &input->applied, &held->mapping,
+                                 xfi_entry_layer(entry, k)};
   bool whole = input->by.all || input->by.one_rank >= 0;
   holders by = input->by;
-  xfi_spread spread = {0};
+  xfi_sharding sharding = {0};
   xfer_status st = XFER_OK;
 
   if (entry->stack == XFI_OUTSIDE)
-    choose_stages(&by, p, &input->ruling);
+    choose_stages(&by, p, &input->applied);
   else
     by.first_stage = by.last_stage = stage_of(p, entry, k);
-  if (!whole && input->ruling.rule != NULL)
-    XFI_TRY_DONE(xfi_spread_make(&spread, &in));
+  if (!whole && input->applied.rule != NULL)
+    XFI_TRY_DONE(xfi_sharding_make(&sharding, &in));
   else if (!whole && input->place != NULL)
-    XFI_TRY_DONE(xfi_spread_place(&spread, p, entry, input->place->value));
-  XFI_TRY_DONE(make_layout(&held->layouts[k], p, entry, &spread, &by));
+    XFI_TRY_DONE(xfi_sharding_place(&sharding, p, entry, input->place->value));
+  XFI_TRY_DONE(make_layout(&held->layouts[k], p, entry, &sharding, &by));
 done:
-  xfi_spread_free(&spread);
+  xfi_sharding_free(&sharding);
   return st;
 }
 
 /* The first layer before the k-th whose layout is the same; -1: none. maps[i] is the expert map of
  * the i-th layer. */
-static int like_before(const xfi_placing *p, const xfi_entry *entry, const layout_input *input,
-                       const xfi_map *const *maps, int k)
+static int like_before(const xfi_rule_set *p, const xfi_entry *entry, const layout_input *input,
+                       const xfi_expert_map *const *maps, int k)
 {
   for (int i = k - 1; i >= 0; i--) {
     if (maps[i] != maps[k]) continue;
@@ -223,18 +224,18 @@ static int like_before(const xfi_placing *p, const xfi_entry *entry, const layou
   return -1;
 }
 
-static xfer_status make_layouts(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
+static xfer_status make_layouts(xfi_held_entry *held, xfi_rule_set *p, const xfi_entry *entry,
                                 const layout_input *input)
 {
   const int n = xfi_entry_places(entry);
-  const xfi_map **maps = xfi_calloc((size_t)n, sizeof(const xfi_map *));
+  const xfi_expert_map **maps = xfi_calloc((size_t)n, sizeof(const xfi_expert_map *));
   xfer_status st = XFER_OK;
 
   held->layouts = xfi_calloc((size_t)n, sizeof(xfer_layout *));
   XFI_CHECK_DONE(held->layouts != NULL && maps != NULL, XFER_ERR_NOMEM, "the layouts of \"%s\"",
                  entry->pattern);
   for (int k = 0; k < n && entry->experts; k++)
-    maps[k] = xfi_map_find(p->side, xfi_entry_layer(entry, k));
+    maps[k] = xfi_expert_map_find(p->side, xfi_entry_layer(entry, k));
   for (int k = 0; k < n; k++) {
     const int same = like_before(p, entry, input, maps, k);
 
@@ -250,30 +251,30 @@ done:
 
 /* ---- one entry ---- */
 
-static xfer_status is_absent(bool *absent, const xfi_placing *p, const xfi_entry *entry,
-                             const xfi_ruling *ruling)
+static xfer_status is_absent(bool *absent, const xfi_rule_set *p, const xfi_entry *entry,
+                             const xfi_applied_rule *applied)
 {
   const xfi_side_rules *framework = p->side->framework;
   int64_t value;
 
-  XFI_TRY(xfi_placing_eval(&value, p, entry,
-                           entry->stack == XFI_EXTRA ? framework->absent_extra_layers
-                                                     : framework->absent_layers));
-  *absent = (value != 0 && ruling->is[XFI_HELD] == 0) || ruling->is[XFI_ABSENT] != 0;
+  XFI_TRY(xfi_rule_set_eval(&value, p, entry,
+                            entry->stack == XFI_EXTRA ? framework->absent_extra_layers
+                                                      : framework->absent_layers));
+  *absent = (value != 0 && applied->value[XFI_HELD] == 0) || applied->value[XFI_ABSENT] != 0;
   return XFER_OK;
 }
 
 /* In the checkpoint's form, under the checkpoint's name. */
 static const xfi_local_rule BY_NAME = {.local = "{name}"};
-static const xfi_ruling WHOLE = {.rule = &BY_NAME, .is[XFI_WHOLE] = 1};
-static const xfi_ruling EVERYWHERE = {.rule = &BY_NAME, .is[XFI_EVERYWHERE] = 1};
+static const xfi_applied_rule WHOLE = {.rule = &BY_NAME, .value[XFI_WHOLE] = 1};
+static const xfi_applied_rule EVERYWHERE = {.rule = &BY_NAME, .value[XFI_EVERYWHERE] = 1};
 
 /* Usually the checkpoint is quantised in a form that no rule supports, which the configuration
  * names. */
-static xfer_status refuse_companion(const xfi_placing *p, const xfi_entry *entry)
+static xfer_status refuse_companion(const xfi_rule_set *p, const xfi_entry *entry)
 {
   static const char *const KEYS[] = {"quant_method", "quant_algo", "format"};
-  const json_t *quantization = json_object_get(p->model->top, "quantization_config");
+  const json_t *quantization = json_object_get(p->model->configuration, "quantization_config");
   xfi_text text = {0};
   char form[96] = "";
 
@@ -295,29 +296,29 @@ static xfer_status refuse_companion(const xfi_placing *p, const xfi_entry *entry
 
 /* Whole on every rank, under the checkpoint's name: for what the side holds so, and for what no
  * rule covers. */
-static xfer_status hold_unruled(xfi_holding *held, xfi_placing *p, const xfi_entry *entry,
+static xfer_status hold_unruled(xfi_held_entry *held, xfi_rule_set *p, const xfi_entry *entry,
                                 layout_input *input)
 {
   int64_t known;
 
-  XFI_TRY(xfi_placing_eval(&known, p, entry, p->side->framework->holds_unknown));
+  XFI_TRY(xfi_rule_set_eval(&known, p, entry, p->side->framework->holds_unknown));
   if (known != 0 || (p->side->size == 1 && p->side->framework->layer_prefix == NULL)) {
-    input->ruling = EVERYWHERE;
+    input->applied = EVERYWHERE;
   } else {
     const bool is_beside =
-        entry->beside != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
+        entry->companion_of != NULL || (xfi_scales_have_rows(entry->scales) && !held->absent);
 
     if (is_beside && p->side->framework->layer_prefix != NULL) return refuse_companion(p, entry);
     held->misc = held->unknown = true;
     input->by.all = true;
   }
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
+  XFI_TRY(xfi_param_mapping_make(&held->mapping, p, entry, held->unknown ? &WHOLE : &EVERYWHERE));
   return make_layouts(held, p, entry, input);
 }
 
 /* The element type of an entry on the side: the caller's, the rule's, or the model's. */
-static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const xfi_local_rule *rule,
-                           const xfi_override *chosen)
+static xfer_dtype dtype_of(const xfi_rule_set *p, const xfi_entry *entry,
+                           const xfi_local_rule *rule, const xfi_override *chosen)
 {
   const bool quantised = p->side->quant != NULL && entry->block[0] > 0;
   const xfer_dtype own = quantised || !p->model->quantised ? entry->dtype : entry->table_dtype;
@@ -337,24 +338,24 @@ static xfer_dtype dtype_of(const xfi_placing *p, const xfi_entry *entry, const x
 
 /* Are these scales that the side does not have, since it has their weights in another type, by the
  * caller or, if the caller does not place them, by a rule? */
-static xfer_status are_scales_dropped(bool *dropped, const xfi_placing *p, const xfi_entry *entry)
+static xfer_status are_scales_dropped(bool *dropped, const xfi_rule_set *p, const xfi_entry *entry)
 {
   const xfi_entry *weight = &p->model->entries[entry->scale_of < 0 ? 0 : entry->scale_of];
   const xfi_override *chosen, *place, *whole;
-  xfi_ruling ruling = {0};
+  xfi_applied_rule applied = {0};
 
   *dropped = false;
   if (entry->scale_of < 0) return XFER_OK;
   XFI_TRY(find_override(&chosen, p, XFI_OVERRIDE_DTYPE, weight));
   XFI_TRY(find_override(&place, p, XFI_OVERRIDE_PLACE, weight));
   XFI_TRY(find_override(&whole, p, XFI_OVERRIDE_WHOLE, weight));
-  if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&ruling, p, weight));
-  if (ruling.rule != NULL && !ruling.rule->unscaled) ruling.rule = NULL;
-  *dropped = dtype_of(p, weight, ruling.rule, chosen) != weight->dtype;
+  if (place == NULL && whole == NULL) XFI_TRY(xfi_rule_find(&applied, p, weight));
+  if (applied.rule != NULL && !applied.rule->unscaled) applied.rule = NULL;
+  *dropped = dtype_of(p, weight, applied.rule, chosen) != weight->dtype;
   return XFER_OK;
 }
 
-xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
+xfer_status xfi_held_entry_make(xfi_held_entry *held, xfi_rule_set *p, size_t at)
 {
   xfi_entry own = p->model->entries[at];
   const xfi_entry *entry = &own;
@@ -375,16 +376,16 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
     held->absent = input.by.all = held->scales_dropped;
     if (!held->scales_dropped && place == NULL)
       input.by.one_rank = p->side->mesh->ranks[whole->value];
-    XFI_TRY(xfi_slot_make(&held->slot, p, entry, &WHOLE));
+    XFI_TRY(xfi_param_mapping_make(&held->mapping, p, entry, &WHOLE));
     return make_layouts(held, p, entry, &input);
   }
-  XFI_TRY(xfi_rule_find(&input.ruling, p, entry));
-  XFI_TRY(is_absent(&held->absent, p, entry, &input.ruling));
-  rule = input.ruling.rule;
+  XFI_TRY(xfi_rule_find(&input.applied, p, entry));
+  XFI_TRY(is_absent(&held->absent, p, entry, &input.applied));
+  rule = input.applied.rule;
   if (rule == NULL || rule->refusal != NULL) XFI_TRY(is_ignored(&ignored, p, entry));
   if (rule == NULL || held->absent || ignored) {
     if (rule == NULL && !held->absent && !ignored) XFI_TRY(xfi_rule_missing(p, entry));
-    memset(&input.ruling, 0, sizeof input.ruling);
+    memset(&input.applied, 0, sizeof input.applied);
     return hold_unruled(held, p, entry, &input);
   }
   XFI_CHECK(rule->refusal == NULL, XFER_ERR_UNSUPPORTED,
@@ -392,10 +393,10 @@ xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *p, size_t at)
             rule->refusal);
   input.by.dtype = dtype_of(p, entry, rule, typed);
   if (input.by.dtype != own.dtype) own.block[0] = own.block[1] = 0;
-  XFI_TRY(xfi_slot_make(&held->slot, p, entry, &input.ruling));
+  XFI_TRY(xfi_param_mapping_make(&held->mapping, p, entry, &input.applied));
   XFI_TRY(make_layouts(held, p, entry, &input));
   /* A caller who sets the type has the checkpoint's own values. */
-  held->less = typed == NULL || typed->value != 0 ? input.ruling.is[XFI_LESS] : 0;
+  held->less = typed == NULL || typed->value != 0 ? input.applied.value[XFI_LESS] : 0;
   held->hook = rule->hook;
   held->misc = rule->made != NULL;
   return XFER_OK;

@@ -1,4 +1,4 @@
-#include "fusing.h"
+#include "fused_rows.h"
 
 #include "alloc.h"
 #include "checked.h"
@@ -19,7 +19,7 @@ static xfer_status add_rows(xfi_row_ranges *rows, int part, int64_t global, int6
 }
 
 /* The row of a unit that is in place i in the slab's order. */
-static int64_t turned(const xfi_slab *slab, int64_t i)
+static int64_t reordered_row(const xfi_slab *slab, int64_t i)
 {
   const int64_t half = slab->size / 2;
 
@@ -37,7 +37,7 @@ static xfer_status add_units(xfi_row_ranges *rows, const xfi_slab *slab, int64_t
       return add_rows(rows, slab->part, base, (hi - lo) * slab->size);
     if (slab->order == XFI_AS_IT_IS) XFI_TRY(add_rows(rows, slab->part, base, slab->size));
     for (int64_t i = 0; i < slab->size && slab->order != XFI_AS_IT_IS; i++)
-      XFI_TRY(add_rows(rows, slab->part, base + turned(slab, i), 1));
+      XFI_TRY(add_rows(rows, slab->part, base + reordered_row(slab, i), 1));
   }
   return XFER_OK;
 }
@@ -69,15 +69,15 @@ static xfer_status add_chunk(xfi_row_ranges *rows, const xfi_row_ranges *all, in
   return add_slice(rows, all, i * each, (i + 1) * each);
 }
 
-static bool is_few(const xfi_fusing *f, const xfi_slab *slab)
+static bool is_few(const xfi_fused_rows *f, const xfi_slab *slab)
 {
   return !f->whole && slab->count < f->n_tp && slab->count > 0 &&
          (slab->few == XFI_FEW_REPLICATE || (slab->few == XFI_FEW_ONE && slab->count == 1));
 }
 
 /* Appends what the r-th rank has of the rows of a slab, or of all groups if `slab` is NULL. */
-static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, const xfi_fusing *f,
-                             const xfi_slab *slab, int r)
+static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all,
+                             const xfi_fused_rows *f, const xfi_slab *slab, int r)
 {
   /* Rows of a slab whose units do not follow each other cannot be chunked. */
   const bool units_apart = slab != NULL && slab->stride != slab->size && !f->even;
@@ -88,7 +88,7 @@ static xfer_status add_share(xfi_row_ranges *rows, const xfi_row_ranges *all, co
   return add_chunk(rows, all, r, f->n_tp);
 }
 
-static xfer_status rows_of(const xfi_fusing *f, int r, xfi_row_ranges *rows)
+static xfer_status rows_of(const xfi_fused_rows *f, int r, xfi_row_ranges *rows)
 {
   const int64_t n_groups = f->groups > 0 ? f->groups : 1;
   xfi_row_ranges all = {0};
@@ -111,14 +111,14 @@ done:
   return st;
 }
 
-static xfer_status fusing_rows(const xfi_fusing *fusing, int r, xfi_row_ranges *rows)
+static xfer_status rows_with_fsdp(const xfi_fused_rows *fused, int r, xfi_row_ranges *rows)
 {
   xfi_row_ranges all = {0};
   xfer_status st = XFER_OK;
 
-  if (fusing->n_fsdp == 0) return rows_of(fusing, r, rows);
-  XFI_TRY_DONE(rows_of(fusing, r % fusing->n_tp, &all));
-  XFI_TRY_DONE(add_chunk(rows, &all, r / fusing->n_tp, fusing->n_fsdp));
+  if (fused->n_fsdp == 0) return rows_of(fused, r, rows);
+  XFI_TRY_DONE(rows_of(fused, r % fused->n_tp, &all));
+  XFI_TRY_DONE(add_chunk(rows, &all, r / fused->n_tp, fused->n_fsdp));
 done:
   xfi_free(all.at);
   return st;
@@ -131,12 +131,12 @@ static int compare_ranges(const void *a, const void *b)
   return (x->global > y->global) - (x->global < y->global);
 }
 
-xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_ranges *rows)
+xfer_status xfi_fused_part(const xfi_fused_rows *fused, int part, int r, xfi_row_ranges *rows)
 {
   size_t n = 0;
 
   rows->n = 0;
-  XFI_TRY(fusing_rows(fusing, r, rows));
+  XFI_TRY(rows_with_fsdp(fused, r, rows));
   for (size_t i = 0; i < rows->n; i++) {
     if (rows->at[i].part == part) rows->at[n++] = rows->at[i];
   }
@@ -145,12 +145,12 @@ xfer_status xfi_fusing_part(const xfi_fusing *fusing, int part, int r, xfi_row_r
   return XFER_OK;
 }
 
-int xfi_fusing_ranks(const xfi_fusing *fusing)
+int xfi_fused_ranks(const xfi_fused_rows *fused)
 {
-  return fusing->n_tp * (fusing->n_fsdp > 0 ? fusing->n_fsdp : 1);
+  return fused->n_tp * (fused->n_fsdp > 0 ? fused->n_fsdp : 1);
 }
 
-xfer_status xfi_fusing_check(const xfi_fusing *f, const xfer_side *side, const xfi_entry *entry)
+xfer_status xfi_fused_check(const xfi_fused_rows *f, const xfer_side *side, const xfi_entry *entry)
 {
   const char *what = entry->pattern;
   int64_t rows = 0, heads = 0;
@@ -188,7 +188,7 @@ xfer_status xfi_fusing_check(const xfi_fusing *f, const xfer_side *side, const x
   return XFER_OK;
 }
 
-const xfi_slab *xfi_fusing_few(const xfi_fusing *f, int part, int64_t rows)
+const xfi_slab *xfi_fused_few(const xfi_fused_rows *f, int part, int64_t rows)
 {
   const xfi_slab *found = NULL;
 

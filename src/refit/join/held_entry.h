@@ -1,13 +1,13 @@
 /* How a side holds an entry: the local tensor in which its rows lie, and the layouts. */
-#ifndef XFI_HOLDING_H
-#define XFI_HOLDING_H
+#ifndef XFI_HELD_ENTRY_H
+#define XFI_HELD_ENTRY_H
 
 #include "layout.h"
-#include "slot.h"
+#include "param_mapping.h"
 
 /* How a side holds an entry. */
-typedef struct xfi_holding {
-  xfi_slot slot;
+typedef struct xfi_held_entry {
+  xfi_param_mapping mapping;
   xfer_layout **layouts; /* [n_layers or 1] */
   bool misc;           /* the framework has no such tensor: a named buffer or a callback takes it */
   bool unknown;        /* no rule holds it, so every rank of the side has it whole */
@@ -16,9 +16,9 @@ typedef struct xfi_holding {
   bool scales_dropped; /* these are scales, and the side has their weights in a type without scales;
                           then `absent` is set too */
   int64_t less;        /* the side's values are the checkpoint's minus this */
-} xfi_holding;
+} xfi_held_entry;
 
-xfer_status xfi_holding_make(xfi_holding *held, xfi_placing *placing, size_t entry);
-void xfi_holding_free(xfi_holding *held, const xfi_entry *entry);
+xfer_status xfi_held_entry_make(xfi_held_entry *held, xfi_rule_set *set, size_t entry);
+void xfi_held_entry_free(xfi_held_entry *held, const xfi_entry *entry);
 
 #endif

@@ -1,5 +1,5 @@
 /* Which rules a side has for a model, and which of them applies to an entry. */
-#include "placing.h"
+#include "rule_set.h"
 
 #include "alloc.h"
 #include "error.h"
@@ -12,7 +12,7 @@
 
 /* ---- the rules of a side for a model ---- */
 
-static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t n)
+static xfer_status add_rules(xfi_rule_set *p, const xfi_local_rule *rules, size_t n)
 {
   XFI_TRY(
       xfi_vec_reserve(&p->rules, &p->rules_cap, p->n_rules + n, sizeof(const xfi_local_rule *)));
@@ -21,7 +21,7 @@ static xfer_status add_rules(xfi_placing *p, const xfi_local_rule *rules, size_t
   return XFER_OK;
 }
 
-static xfer_status add_vars(xfi_placing *p, const json_t *words)
+static xfer_status add_vars(xfi_rule_set *p, const json_t *words)
 {
   const xfi_scope scope = xfi_side_scope(p->side, &p->model->scope);
   const char *name;
@@ -38,7 +38,7 @@ static xfer_status add_vars(xfi_placing *p, const json_t *words)
 }
 
 /* Stages without experts, of a model that has some and all of whose layers are there. */
-static int count_bare_stages(const xfi_placing *p)
+static int count_bare_stages(const xfi_rule_set *p)
 {
   const xfer_model *m = p->model;
   int n_bare = 0, n_with = 0;
@@ -58,16 +58,16 @@ static int count_bare_stages(const xfi_placing *p)
   return n_with > 0 && m->n_layers == m->n_config_layers ? n_bare : 0;
 }
 
-xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_model *model,
-                             const int *stages)
+xfer_status xfi_rule_set_open(xfi_rule_set *p, const xfer_side *side, const xfer_model *model,
+                              const int *stages)
 {
   const xfi_family_side *families[XFI_MAX_INCLUDES];
   int n = 0;
 
-  *p = (xfi_placing){.side = side, .model = model, .stages = stages};
+  *p = (xfi_rule_set){.side = side, .model = model, .stages = stages};
   XFI_TRY(add_rules(p, side->framework->first, side->framework->n_first));
-  for (int f = 0; f < model->n_all; f++) {
-    const xfi_family_side *s = xfi_family_side_find(model->all[f], side->framework->name);
+  for (int f = 0; f < model->n_families; f++) {
+    const xfi_family_side *s = xfi_family_side_find(model->families[f], side->framework->name);
 
     if (s == NULL) continue;
     if (p->layer_prefix == NULL) p->layer_prefix = s->layer_prefix;
@@ -91,7 +91,7 @@ xfer_status xfi_placing_open(xfi_placing *p, const xfer_side *side, const xfer_m
   return XFER_OK;
 }
 
-void xfi_placing_close(xfi_placing *p)
+void xfi_rule_set_close(xfi_rule_set *p)
 {
   for (size_t i = 0; i < p->n_meshes; i++)
     xfi_mesh_destroy(p->meshes[i]);
@@ -103,45 +103,45 @@ void xfi_placing_close(xfi_placing *p)
 /* ---- expressions of a rule ---- */
 
 /* Does the model have a bias for the entry? */
-static bool has_bias(const xfi_placing *placing, const xfi_entry *entry)
+static bool has_bias(const xfi_rule_set *set, const xfi_entry *entry)
 {
   return entry->role != NULL &&
-         xfi_model_find_beside(placing->model, entry, entry->role, "bias") != NULL;
+         xfi_model_find_beside(set->model, entry, entry->role, "bias") != NULL;
 }
 
 /* How many heads of keys the entry's layer has; 0 if it has none. */
-static int64_t k_heads(const xfi_placing *placing, const xfi_entry *entry)
+static int64_t k_heads(const xfi_rule_set *set, const xfi_entry *entry)
 {
   const xfi_entry *k = entry->role == NULL
                            ? NULL
-                           : xfi_model_find_beside(placing->model, entry, "attn.k", entry->suffix);
+                           : xfi_model_find_beside(set->model, entry, "attn.k", entry->suffix);
 
   return k == NULL || k->n_segments == 0 ? 0 : k->segments[0].count;
 }
 
-xfer_status xfi_placing_eval(int64_t *value, const xfi_placing *placing, const xfi_entry *entry,
-                             const char *expr)
+xfer_status xfi_rule_set_eval(int64_t *value, const xfi_rule_set *set, const xfi_entry *entry,
+                              const char *expr)
 {
   const xfi_var own[] = {{"alternating", entry->packed.alternate},
                          {"is_extra", entry->stack == XFI_EXTRA},
                          {"is_bias", xfi_entry_is_bias(entry)},
-                         {"has_bias", has_bias(placing, entry)},
+                         {"has_bias", has_bias(set, entry)},
                          {"is_fp8", entry->dtype == XFER_F8E4M3 || entry->scales != XFI_NO_SCALES},
                          {"row_scale", entry->scales == XFI_SCALES_OF_ROWS},
                          {"one_scale", entry->scales == XFI_SCALES_OF_WEIGHTS},
                          {"block_scale", entry->scales == XFI_SCALES_OF_BLOCKS},
-                         {"k_heads", k_heads(placing, entry)},
+                         {"k_heads", k_heads(set, entry)},
                          {"rows", xfi_entry_rows(entry)}};
   const xfi_scope scope = {
-      .vars = own, .n_vars = sizeof own / sizeof *own, .next = &placing->scopes[0]};
+      .vars = own, .n_vars = sizeof own / sizeof *own, .next = &set->scopes[0]};
 
   xfer_status st = XFER_OK;
 
   *value = 0;
   if (expr != NULL) st = xfi_expr_eval(value, expr, &scope);
   /* A rule is the side's or a family's. */
-  if (st != XFER_OK && !xfi_rules_blame(placing->side->rules, expr))
-    (void)xfi_rules_blame(placing->model->rules, expr);
+  if (st != XFER_OK && !xfi_rules_locate_error(set->side->rules, expr))
+    (void)xfi_rules_locate_error(set->model->rules, expr);
   return st;
 }
 
@@ -159,23 +159,22 @@ static bool has_rows(const xfi_entry *entry, const char *take)
   return false;
 }
 
-const xfi_entry *xfi_part_find(const xfi_placing *placing, const xfi_entry *entry,
+const xfi_entry *xfi_part_find(const xfi_rule_set *set, const xfi_entry *entry,
                                const xfi_part_rule *part, const char *suffix)
 {
   if (xfi_role_matches(part->role, entry->role)) return entry;
-  return xfi_model_find_beside(placing->model, entry, part->role, suffix);
+  return xfi_model_find_beside(set->model, entry, part->role, suffix);
 }
 
 /* Is the entry one of the parts, and do all parts exist, with the rows that are taken of them? A
  * part without the suffix is detected in add_parts(). */
-static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
-                      const xfi_local_rule *rule)
+static bool has_parts(const xfi_rule_set *set, const xfi_entry *entry, const xfi_local_rule *rule)
 {
   bool mine = false;
 
   for (int i = 0; i < rule->n_parts; i++) {
     const xfi_part_rule *p = &rule->parts[i];
-    const xfi_entry *e = xfi_part_find(placing, entry, p, p->take != NULL ? entry->suffix : NULL);
+    const xfi_entry *e = xfi_part_find(set, entry, p, p->take != NULL ? entry->suffix : NULL);
 
     if (e == NULL || (p->take != NULL && !has_rows(e, p->take))) return false;
     mine = mine || e == entry;
@@ -185,10 +184,9 @@ static bool has_parts(const xfi_placing *placing, const xfi_entry *entry,
 
 /* Does the layer have all required roles, and no layer a forbidden one? A role that some layers
  * have is missing in the others, rather than absent from the model. */
-static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
-                      const xfi_local_rule *rule)
+static bool has_roles(const xfi_rule_set *set, const xfi_entry *entry, const xfi_local_rule *rule)
 {
-  const xfer_model *model = placing->model;
+  const xfer_model *model = set->model;
 
   for (size_t i = 0; i < json_array_size(rule->with); i++) {
     if (xfi_model_find_beside(model, entry, xfi_doc_text(rule->with, i), NULL) == NULL)
@@ -202,41 +200,42 @@ static bool has_roles(const xfi_placing *placing, const xfi_entry *entry,
 
 /* Does a rule's "when" hold, an expression or a list? After the first of a list that does not hold,
  * the others are not evaluated. */
-static xfer_status all_hold(bool *hold, const xfi_placing *placing, const xfi_entry *entry,
+static xfer_status all_hold(bool *hold, const xfi_rule_set *set, const xfi_entry *entry,
                             const json_t *when)
 {
   const char *one = json_string_value(when);
   int64_t value = 1;
 
-  if (one != NULL) XFI_TRY(xfi_placing_eval(&value, placing, entry, one));
+  if (one != NULL) XFI_TRY(xfi_rule_set_eval(&value, set, entry, one));
   for (size_t i = 0; i < json_array_size(when) && value != 0; i++)
-    XFI_TRY(xfi_placing_eval(&value, placing, entry, xfi_doc_text(when, i)));
+    XFI_TRY(xfi_rule_set_eval(&value, set, entry, xfi_doc_text(when, i)));
   *hold = value != 0;
   return XFER_OK;
 }
 
-xfer_status xfi_rule_find(xfi_ruling *ruling, const xfi_placing *placing, const xfi_entry *entry)
+xfer_status xfi_rule_find(xfi_applied_rule *applied, const xfi_rule_set *set,
+                          const xfi_entry *entry)
 {
-  memset(ruling, 0, sizeof *ruling);
-  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
-    const xfi_local_rule *r = placing->rules[i];
+  memset(applied, 0, sizeof *applied);
+  for (size_t i = 0; i < set->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = set->rules[i];
     bool hold;
 
-    if (!has_parts(placing, entry, r) || !has_roles(placing, entry, r)) continue;
-    XFI_TRY(all_hold(&hold, placing, entry, r->when));
+    if (!has_parts(set, entry, r) || !has_roles(set, entry, r)) continue;
+    XFI_TRY(all_hold(&hold, set, entry, r->when));
     if (!hold) continue;
-    ruling->rule = r;
-    for (int t = 0; t < XFI_N_TRAITS; t++)
-      XFI_TRY(xfi_placing_eval(&ruling->is[t], placing, entry, r->traits[t]));
+    applied->rule = r;
+    for (int t = 0; t < XFI_N_PROPERTIES; t++)
+      XFI_TRY(xfi_rule_set_eval(&applied->value[t], set, entry, r->properties[t]));
     break;
   }
   return XFER_OK;
 }
 
-xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
+xfer_status xfi_rule_missing(const xfi_rule_set *set, const xfi_entry *entry)
 {
-  for (size_t i = 0; i < placing->n_rules && entry->role != NULL; i++) {
-    const xfi_local_rule *r = placing->rules[i];
+  for (size_t i = 0; i < set->n_rules && entry->role != NULL; i++) {
+    const xfi_local_rule *r = set->rules[i];
     const char *missing = NULL;
     bool mine = false;
 
@@ -244,12 +243,12 @@ xfer_status xfi_rule_missing(const xfi_placing *placing, const xfi_entry *entry)
       const char *role = r->parts[k].role;
 
       mine = mine || xfi_role_matches(role, entry->role);
-      if (strchr(role, '*') == NULL && xfi_part_find(placing, entry, &r->parts[k], NULL) == NULL)
+      if (strchr(role, '*') == NULL && xfi_part_find(set, entry, &r->parts[k], NULL) == NULL)
         missing = role;
     }
     XFI_CHECK(!mine || missing == NULL, XFER_ERR_SHAPE,
               "\"%s\" lies in one tensor of \"%s\" with a part that is missing in layer %d: %s",
-              entry->pattern, placing->side->spec, xfi_entry_layer(entry, 0), missing);
+              entry->pattern, set->side->spec, xfi_entry_layer(entry, 0), missing);
   }
   return XFER_OK;
 }
