@@ -125,7 +125,8 @@ xfer_status xfi_name_copy(char **copy, const char *name)
 
 xfer_status xfi_name_fill(char **name, const char *pattern, const xfi_name_numbers *numbers)
 {
-  static const char *const PLACES[] = {"{layer}", "{own}", "{expert}", "{local}", "{chunk}"};
+  static const char *const PLACES[] = {"{layer}", "{checkpoint_layer}", "{expert}", "{local}",
+                                       "{chunk}"};
   const int of[] = {numbers->layer, numbers->layer, numbers->expert, numbers->local,
                     numbers->chunk};
   xfi_text text = {0};

@@ -80,7 +80,7 @@ static void test_fields_of_a_side_say_what_they_want(void **state)
       {SIDE("", ",\"last_name\":\"{blok}x.%\""),
        "line 3: \"{blok}x.%\" has no placeholder at \"{blok}x.%\""},
       {SIDE("", ",\"last_name\":\"x{name\""), "has no placeholder at \"{name\""},
-      {SIDE("\"layers\":\"a.{name}.\",", ""), "line 2: \"a.{name}.\" has no placeholder"},
+      {SIDE("\"layer_prefix\":\"a.{name}.\",", ""), "line 2: \"a.{name}.\" has no placeholder"},
       {SIDE(QUANT("[\"8\"]", "weight_scale", "f32"), ""),
        "\"block\" of a way to quantise must be a list of two"},
       {SIDE(QUANT("[\"8\",\"(\"]", "weight_scale", "f32"), ""), "\"(\" is no expression"},
@@ -187,10 +187,11 @@ static void test_what_rules_cannot_do_is_refused_by_name(void **state)
       {SIDE("", ",\"cut\":\"rows\",\"units\":[\"9223372036854775807 + 1\",\"1\"]"), "mine:tp2",
        REFIT_DENSE, "has no value that 63 bits hold"},
       /* Of a list of conditions all must hold, and the first that does not decides. */
-      {AXES(TP, "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"0\",\"nothing\"],\"says\":\"no\"},"
-                "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"1\"],\"says\":\"as it is\"},"),
+      {AXES(TP,
+            "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"0\",\"nothing\"],\"refusal\":\"no\"},"
+            "{\"each\":[\"mlp.up\"],\"when\":[\"tp == 2\",\"1\"],\"refusal\":\"as it is\"},"),
        "mine:tp2", REFIT_DENSE, "as it is"},
-      {AXES(TP, "{\"each\":[\"mlp.up\"],\"when\":[\"1\",\"nothing\"],\"says\":\"no\"},"),
+      {AXES(TP, "{\"each\":[\"mlp.up\"],\"when\":[\"1\",\"nothing\"],\"refusal\":\"no\"},"),
        "mine:tp2", REFIT_DENSE, "the configuration has no \"nothing\""},
       {SIDE("\"vocabulary\":\"1 / 0\",\n", ",\"cut\":\"vocabulary\""), "mine:tp2", REFIT_DENSE,
        "a.json: line 2: \"1 / 0\" divides by zero"},
@@ -360,8 +361,8 @@ static void test_dims_of_experts_that_a_name_counts(void **state)
  * be read from the first alone. */
 static void test_listed_experts_lie_in_one_stretch(void **state)
 {
-  static const char *const taken[] = {"\"moe.up\"", "{\"of\":\"moe.up\",\"take\":\"a\"},"
-                                                    "{\"of\":\"moe.up\",\"take\":\"b\"}"};
+  static const char *const taken[] = {"\"moe.up\"", "{\"role\":\"moe.up\",\"take\":\"a\"},"
+                                                    "{\"role\":\"moe.up\",\"take\":\"b\"}"};
   char text[1024];
 
   (void)state;
@@ -382,7 +383,7 @@ static void test_listed_experts_lie_in_one_stretch(void **state)
         "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
         "\"tensors\":[{\"name\":\"blocks.{layer}.x.{expert}\",\"role\":\"moe.up\","
         "\"rows\":[[\"pair\",\"2\",[[\"a\",\"1\"],[\"b\",\"1\"]]]]}],\"sides\":{\"vllm\":{"
-        "\"locals\":[{\"parts\":[%s],\"local\":\"{block}{local}.%%\",\"cut\":\"rows\"}]}}}",
+        "\"locals\":[{\"parts\":[%s],\"local\":\"{layer_prefix}{local}.%%\",\"cut\":\"rows\"}]}}}",
         taken[i]);
     refit_write("listed/a.json", text);
     assert_int_equal(xfer_rules_load(&rules, refit_path("listed")), XFER_OK);
@@ -424,8 +425,8 @@ static void test_a_last_expert_is_for_a_tensor_of_experts(void **state)
   refit_write("last/a.json",
               "{\"format\":\"xfer-family-v1\",\"family\":\"mine\",\"model_type\":[\"mine\"],"
               "\"include\":[\"decoder\"],\"sides\":{\"vllm\":{\"locals\":[{\"parts\":["
-              "\"mlp.gate\",{\"of\":\"mlp.up\",\"last_expert\":true}],"
-              "\"local\":\"{block}x.%\"}]}}}");
+              "\"mlp.gate\",{\"role\":\"mlp.up\",\"last_expert\":true}],"
+              "\"local\":\"{layer_prefix}x.%\"}]}}}");
   assert_int_equal(xfer_rules_load(&rules, refit_path("last")), XFER_OK);
   assert_int_equal(load_by(&model, MINE, rules), XFER_OK);
   assert_int_equal(refit_side(&served, "vllm:tp1", NULL), XFER_OK);

@@ -260,7 +260,8 @@ static xfer_status is_absent(bool *absent, const xfi_rule_set *p, const xfi_entr
   XFI_TRY(xfi_rule_set_eval(&value, p, entry,
                             entry->stack == XFI_EXTRA ? framework->absent_extra_layers
                                                       : framework->absent_layers));
-  *absent = (value != 0 && applied->value[XFI_HELD] == 0) || applied->value[XFI_ABSENT] != 0;
+  *absent =
+      (value != 0 && applied->value[XFI_NEEDS_NO_LAYERS] == 0) || applied->value[XFI_ABSENT] != 0;
   return XFER_OK;
 }
 
@@ -396,7 +397,7 @@ xfer_status xfi_held_entry_make(xfi_held_entry *held, xfi_rule_set *p, size_t at
   XFI_TRY(xfi_param_mapping_make(&held->mapping, p, entry, &input.applied));
   XFI_TRY(make_layouts(held, p, entry, &input));
   /* A caller who sets the type has the checkpoint's own values. */
-  held->less = typed == NULL || typed->value != 0 ? input.applied.value[XFI_LESS] : 0;
+  held->subtracted = typed == NULL || typed->value != 0 ? input.applied.value[XFI_SUBTRACT] : 0;
   held->hook = rule->hook;
   held->misc = rule->made != NULL;
   return XFER_OK;

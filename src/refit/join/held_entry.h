@@ -15,7 +15,7 @@ typedef struct xfi_held_entry {
   bool absent;         /* the side does not have it */
   bool scales_dropped; /* these are scales, and the side has their weights in a type without scales;
                           then `absent` is set too */
-  int64_t less;        /* the side's values are the checkpoint's minus this */
+  int64_t subtracted;  /* the side's values are the checkpoint's minus this */
 } xfi_held_entry;
 
 xfer_status xfi_held_entry_make(xfi_held_entry *held, xfi_rule_set *set, size_t entry);

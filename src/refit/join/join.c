@@ -367,16 +367,18 @@ static xfer_status find_scales(int64_t *scales, const xfer_refit *refit, size_t 
  * knows only one side cannot compute it, so there it is an error. */
 static xfer_status find_difference(int64_t *more, const xfer_refit *refit, size_t i)
 {
-  int64_t less[2] = {0, 0};
+  int64_t subtracted[2] = {0, 0};
 
   for (int s = 0; s < 2; s++)
-    if (refit->sides[s].side != NULL) less[s] = refit->sides[s].held[refit->origins[i].entry].less;
-  *more = less[XFER_REFIT_TRAIN] - less[XFER_REFIT_GEN];
+    if (refit->sides[s].side != NULL)
+      subtracted[s] = refit->sides[s].held[refit->origins[i].entry].subtracted;
+  *more = subtracted[XFER_REFIT_TRAIN] - subtracted[XFER_REFIT_GEN];
   XFI_CHECK(*more == 0 || (refit->tensors[i].src != NULL && refit->tensors[i].dst != NULL),
             XFER_ERR_UNSUPPORTED,
             "\"%s\" is held as the checkpoint's value less %lld, so all ranks must be told both "
             "sides",
-            refit->tensors[i].name, (long long)(less[0] != 0 ? less[0] : less[1]));
+            refit->tensors[i].name,
+            (long long)(subtracted[0] != 0 ? subtracted[0] : subtracted[1]));
   return XFER_OK;
 }
 

@@ -1,10 +1,11 @@
 /*
  * The local tensor of an entry: its name, and the weights that lie in it.
  *
- * In a rule's name {block} is what stands before the layer's own names, @ the checkpoint's name
- * after that, ~ the same up to its last dot, % the suffix (with the dot before it left out where
- * there is none), {name} all of the checkpoint's name, {layers} how many layers the model has;
- * {layer}, {own} (the layer's number in the checkpoint) and {local} are filled in later.
+ * In a rule's name {layer_prefix} is what stands before the layer's own names, @ the checkpoint's
+ * name after that, ~ the same up to its last dot, % the suffix (with the dot before it left out
+ * where there is none), {name} all of the checkpoint's name, {n_layers} how many layers the model
+ * has; {layer}, {checkpoint_layer} (the layer's number in the checkpoint) and {local} are filled in
+ * later.
  */
 #include "param_mapping.h"
 
@@ -64,11 +65,11 @@ static xfer_status make_name(char **name, const xfi_rule_set *set, const xfi_ent
   if (set->side->chunks > 1 && strstr(template, "{name}") == NULL)
     xfi_text_printf(&text, "%s{chunk}.", set->side->framework->chunk_prefix);
   for (const char *at = template; *at != '\0';) {
-    if (take_token(&at, "{block}"))
+    if (take_token(&at, "{layer_prefix}"))
       xfi_text_printf(&text, "%s", layer_prefix == NULL ? "" : layer_prefix);
     else if (take_token(&at, "{name}"))
       xfi_text_printf(&text, "%s", entry->pattern);
-    else if (take_token(&at, "{layers}"))
+    else if (take_token(&at, "{n_layers}"))
       xfi_text_printf(&text, "%d", set->model->n_config_layers);
     else if (take_token(&at, "@"))
       add_stem(&text, entry, false);
@@ -333,7 +334,7 @@ xfer_status xfi_param_mapping_make(xfi_param_mapping *mapping, const xfi_rule_se
   for (int d = 0; d < XFER_MAX_DIMS; d++)
     mapping->order[d] = d;
   XFI_TRY(make_name(&mapping->local, set, entry, rule->local));
-  mapping->own_number = strstr(mapping->local, "{own}") != NULL;
+  mapping->own_number = strstr(mapping->local, "{checkpoint_layer}") != NULL;
   if (rule->last_name != NULL && set->side->pp > 1)
     XFI_TRY(make_name(&mapping->last, set, entry, rule->last_name));
   if (rule->made != NULL) XFI_TRY(make_name(&mapping->made, set, entry, rule->made));

@@ -14,7 +14,7 @@ typedef struct xfi_rule_set {
   xfi_var *vars; /* the words that families set for this side */
   size_t n_vars, vars_cap;
   xfi_scope scopes[2]; /* vars, then the SPEC's items; then the model's */
-  /* what {block} stands for in a name; NULL: nothing */
+  /* what {layer_prefix} stands for in a name; NULL: nothing */
   const char *layer_prefix, *extra_layer_prefix;
   const int *stages;  /* [model->n_layers] virtual */
   xfer_mesh **meshes; /* that entries share: a handful for each stage */

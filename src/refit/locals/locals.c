@@ -1,4 +1,5 @@
-/* Lists the local tensors of a rank: names and shapes follow from how entries are mapped, and the layouts. */
+/* Lists the local tensors of a rank: names and shapes follow from how entries are mapped, and the
+ * layouts. */
 #include "locals.h"
 
 #include "alloc.h"

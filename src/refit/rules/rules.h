@@ -99,17 +99,17 @@ typedef enum xfi_property {
   XFI_REVERSE,
   XFI_ALTERNATE,
   XFI_TRANSPOSE,
-  XFI_ABSENT,      /* the side does not have it */
-  XFI_HELD,        /* the side has it even if it has none of the model's own layers */
-  XFI_EVERYWHERE,  /* a tensor outside the layers is on each stage */
-  XFI_BOTH_ENDS,   /* a tensor outside the layers is on the first stage and the last */
-  XFI_BIAS_FIRST,  /* the bias is on the first of the ranks that cut, and zero on the others */
-  XFI_LESS,        /* the side's values are the checkpoint's minus this */
-  XFI_UNITS,       /* number of units of the cut dim, none of which is cut; 0: see `even` */
-  XFI_UNITS_ROOM,  /* each rank's part is padded to a multiple of this many units */
-  XFI_ACROSS,      /* number of units of the dim that is not cut */
-  XFI_ACROSS_ROOM, /* that dim is padded to a multiple of this many units */
-  XFI_MULTIPLE,    /* all rows of a rank together are padded to a multiple of this; 0: no padding */
+  XFI_ABSENT,          /* the side does not have it */
+  XFI_NEEDS_NO_LAYERS, /* the side has it even if it has none of the model's own layers */
+  XFI_EVERYWHERE,      /* a tensor outside the layers is on each stage */
+  XFI_BOTH_ENDS,       /* a tensor outside the layers is on the first stage and the last */
+  XFI_BIAS_FIRST,      /* the bias is on the first of the ranks that cut, and zero on the others */
+  XFI_SUBTRACT,        /* the side's values are the checkpoint's minus this */
+  XFI_UNITS,           /* number of units of the cut dim, none of which is cut; 0: see `even` */
+  XFI_UNITS_ROOM,      /* each rank's part is padded to a multiple of this many units */
+  XFI_ACROSS,          /* number of units of the dim that is not cut */
+  XFI_ACROSS_ROOM,     /* that dim is padded to a multiple of this many units */
+  XFI_MULTIPLE, /* all rows of a rank together are padded to a multiple of this; 0: no padding */
   XFI_N_PROPERTIES
 } xfi_property;
 
@@ -130,7 +130,7 @@ typedef struct xfi_local_rule {
   int made_dtype;
   int dtype;           /* element type; 0: the checkpoint's */
   bool unscaled;       /* not quantised and without scales, even if the model has it in fp8 */
-  const char *refusal; /* "says": why the side has no such tensor */
+  const char *refusal; /* why the side has no such tensor */
 } xfi_local_rule;
 
 /* A way to quantise weights: to f8e4m3 by blocks, with a tensor of scales beside each. */
@@ -208,8 +208,8 @@ typedef struct xfi_side_rules {
   xfer_split_rule expert_cut;
   const char *round_robin; /* an expression; NULL: never */
   const char *vocab;       /* the vocabulary is padded to a multiple of this; NULL: it is not */
-  /* what {block} stands for in the names of tensors in the model's own layers and in its extra
-   * ones; NULL: nothing */
+  /* what {layer_prefix} stands for in the names of tensors in the model's own layers and in its
+   * extra ones; NULL: nothing */
   const char *layer_prefix, *extra_layer_prefix;
   /* expressions: does the side lack the model's own layers, or its extra ones? NULL: no */
   const char *absent_layers, *absent_extra_layers;

@@ -114,7 +114,7 @@ static xfer_status add_used(names *used,
   }
   json_object_foreach((json_t *)(uintptr_t)value, key, child)
   {
-    if (strcmp(key, "about") != 0 && strcmp(key, "says") != 0) XFI_TRY(add_used(used, child));
+    if (strcmp(key, "about") != 0 && strcmp(key, "refusal") != 0) XFI_TRY(add_used(used, child));
   }
   return XFER_OK;
 }

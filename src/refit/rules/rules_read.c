@@ -83,11 +83,11 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
 {
   const json_t *rows = NULL, *holds = NULL, *dims = NULL, *shape = NULL;
   const xfi_field fields[] = {
-      NEEDED("name", TEXT, &t->name), FIELD("suffix", TEXT, &t->suffix),
-      FIELD("as", TEXT, &t->alias),   FIELD("when", EXPR, &t->when),
-      FIELD("role", TEXT, &t->role),  FIELD("rows", LIST, &rows),
-      FIELD("holds", LIST, &holds),   FIELD("dims", TEXTS, &dims),
-      FIELD("shape", LISTED, &shape), FIELD("alternate", FLAG, &t->alternate)};
+      NEEDED("name", TEXT, &t->name),  FIELD("suffix", TEXT, &t->suffix),
+      FIELD("alias", TEXT, &t->alias), FIELD("when", EXPR, &t->when),
+      FIELD("role", TEXT, &t->role),   FIELD("rows", LIST, &rows),
+      FIELD("holds", LIST, &holds),    FIELD("dims", TEXTS, &dims),
+      FIELD("shape", LISTED, &shape),  FIELD("alternate", FLAG, &t->alternate)};
 
   t->at = object;
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
@@ -104,14 +104,14 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
 
 /* ---- local tensors of a side ---- */
 
-/* Reads "attn.q" or {"of": "attn.q", "take": "gate", "few": "replicate"}. */
+/* Reads "attn.q" or {"role": "attn.q", "take": "gate", "few_units": "replicate"}. */
 static xfer_status read_part(const xfi_doc *doc, const json_t *value, xfi_part_rule *part)
 {
   static const char *const ORDERS[] = {"as_it_is", "pairs_apart", "pairs_together", NULL};
   static const char *const FEWS[] = {"refuse", "one", "replicate", "cut", NULL};
-  const xfi_field fields[] = {NEEDED("of", TEXT, &part->role),
+  const xfi_field fields[] = {NEEDED("role", TEXT, &part->role),
                               FIELD("take", TEXT, &part->take),
-                              {"few", CHOICE, &part->few, false, FEWS},
+                              {"few_units", CHOICE, &part->few, false, FEWS},
                               {"order", CHOICE, &part->order, false, ORDERS},
                               FIELD("last_expert", FLAG, &part->last_expert)};
 
@@ -143,9 +143,9 @@ static xfer_status check_placeholders(const xfi_doc *doc, const json_t *at, cons
 /* Those in the names of local tensors, which join/param_mapping.c explains, and in what is before
  * them.
  */
-static const char *const IN_NAMES[] = {"{block}", "{name}", "{local}", "{layers}",
-                                       "{layer}", "{own}",  NULL};
-static const char *const IN_PREFIXES[] = {"{layer}", "{own}", NULL};
+static const char *const IN_NAMES[] = {
+    "{layer_prefix}", "{name}", "{local}", "{n_layers}", "{layer}", "{checkpoint_layer}", NULL};
+static const char *const IN_PREFIXES[] = {"{layer}", "{checkpoint_layer}", NULL};
 
 static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_local_rule *r)
 {
@@ -167,7 +167,7 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("alternate", EXPR, &is[XFI_ALTERNATE]),
                               FIELD("transpose", EXPR, &is[XFI_TRANSPOSE]),
                               FIELD("absent", EXPR, &is[XFI_ABSENT]),
-                              FIELD("held", EXPR, &is[XFI_HELD]),
+                              FIELD("needs_no_layers", EXPR, &is[XFI_NEEDS_NO_LAYERS]),
                               FIELD("everywhere", EXPR, &is[XFI_EVERYWHERE]),
                               FIELD("both_ends", EXPR, &is[XFI_BOTH_ENDS]),
                               {"stage", CHOICE, &r->stage, false, STAGES},
@@ -181,8 +181,8 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
                               FIELD("made_dtype", DTYPE, &r->made_dtype),
                               FIELD("dtype", DTYPE, &r->dtype),
                               FIELD("unscaled", FLAG, &r->unscaled),
-                              FIELD("less", EXPR, &is[XFI_LESS]),
-                              FIELD("says", TEXT, &r->refusal)};
+                              FIELD("subtract", EXPR, &is[XFI_SUBTRACT]),
+                              FIELD("refusal", TEXT, &r->refusal)};
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
@@ -244,11 +244,11 @@ static xfer_status read_family_sides(const xfi_doc *doc, const json_t *sides, xf
   {
     xfi_family_side *s = &f->sides[f->n_sides++];
     const json_t *locals = NULL;
-    const xfi_field fields[] = {FIELD("layers", TEXT, &s->layer_prefix),
-                                FIELD("extra_layers", TEXT, &s->extra_layer_prefix),
+    const xfi_field fields[] = {FIELD("layer_prefix", TEXT, &s->layer_prefix),
+                                FIELD("extra_layer_prefix", TEXT, &s->extra_layer_prefix),
                                 FIELD("set", EXPRS, &s->set),
                                 FIELD("require", REQUIRES, &s->require),
-                                FIELD("left", TEXTS, &s->unquantised),
+                                FIELD("unquantised", TEXTS, &s->unquantised),
                                 FIELD("locals", LIST, &locals)};
 
     s->side = name;
@@ -471,8 +471,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               {"expert_cut", CHOICE, &s->expert_cut, true, CUTS},
                               FIELD("round_robin", EXPR, &s->round_robin),
                               FIELD("vocabulary", EXPR, &s->vocab),
-                              FIELD("layers", TEXT, &s->layer_prefix),
-                              FIELD("extra_layers", TEXT, &s->extra_layer_prefix),
+                              FIELD("layer_prefix", TEXT, &s->layer_prefix),
+                              FIELD("extra_layer_prefix", TEXT, &s->extra_layer_prefix),
                               FIELD("absent_layers", EXPR, &s->absent_layers),
                               FIELD("absent_extra_layers", EXPR, &s->absent_extra_layers),
                               FIELD("holds_unknown", EXPR, &s->holds_unknown),
@@ -484,8 +484,8 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               NEEDED("locals", LIST, &locals)};
   s->name = s->chunk_prefix = "";
   XFI_TRY(XFI_RULES_READ(doc, doc->root, "a side", fields));
-  XFI_TRY(check_prefix(doc, "layers", s->layer_prefix));
-  XFI_TRY(check_prefix(doc, "extra_layers", s->extra_layer_prefix));
+  XFI_TRY(check_prefix(doc, "layer_prefix", s->layer_prefix));
+  XFI_TRY(check_prefix(doc, "extra_layer_prefix", s->extra_layer_prefix));
   XFI_TRY(check_items(doc, s));
   XFI_TRY(check_spellings(doc, s->spellings));
   XFI_TRY(read_quants(doc, quants, s));
