@@ -45,25 +45,11 @@ _Static_assert(sizeof(xfi_gathering) + sizeof(call_vote) <= XFI_GATHER_ROW_BYTES
 
 #define NO_PLAN UINT64_MAX
 
-/* The votes of all ranks in one call. */
+/* The votes of all ranks in one call, in memory of the cache. */
 typedef struct call_votes {
   call_vote *all;           /* [size of the comm] */
   xfi_commit_vote *commits; /* likewise */
 } call_votes;
-
-/* Points `room` to memory for the votes of all ranks, which belongs to the cache. */
-static xfer_status find_room(call_votes *room, xfi_plan_cache *cache)
-{
-  xfi_comm *comm = cache->plans->comm;
-  const size_t size = (size_t)comm->size;
-
-  if (cache->votes == NULL)
-    cache->votes = xfi_comm_calloc(comm, size, sizeof *room->all + sizeof *room->commits);
-  XFI_CHECK(cache->votes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
-  room->all = cache->votes;
-  room->commits = (xfi_commit_vote *)(room->all + size);
-  return XFER_OK;
-}
 
 xfer_status xfi_cache_check(const xfi_plan_cache *cache)
 {
@@ -391,6 +377,8 @@ xfer_status xfi_cache_call(xfi_plan_cache *cache, xfer_status checked, const xfi
                            xfer_stream stream)
 {
   const xfi_deadline deadline = xfi_deadline_after((int64_t)cache->plans->timeout_ms);
+  xfi_comm *comm = cache->plans->comm;
+  const size_t size = (size_t)comm->size;
   call_vote vote = {.mapped = call->mapped,
                     .n_sequenced = cache->plans->n_sequenced,
                     .status = checked,
@@ -405,7 +393,11 @@ xfer_status xfi_cache_call(xfi_plan_cache *cache, xfer_status checked, const xfi
   xfer_status mine = XFER_OK;
   call_votes room;
 
-  XFI_TRY(find_room(&room, cache));
+  if (cache->votes == NULL)
+    cache->votes = xfi_comm_calloc(comm, size, sizeof *room.all + sizeof *room.commits);
+  XFI_CHECK(cache->votes != NULL, XFER_ERR_NOMEM, "%zu ranks", size);
+  room.all = cache->votes;
+  room.commits = (xfi_commit_vote *)(room.all + size);
   if (checked == XFER_OK) vote.status = check(cache, stream);
   if (vote.status == XFER_OK) guess = find_cached(&vote.found, cache, call);
   describe_last(&vote, cache);
@@ -413,10 +405,10 @@ xfer_status xfi_cache_call(xfi_plan_cache *cache, xfer_status checked, const xfi
     vote.commit = xfi_commit_begin(guess->plan, bind(guess->plan, call));
     xfi_commit_send(guess->plan, &vote.commit);
   }
-  XFI_TRY(combine(&vote, &begun, &room, cache->plans->comm, guess, deadline));
+  XFI_TRY(combine(&vote, &begun, &room, comm, guess, deadline));
   k = begun ? guess : find_agreed(cache, &vote);
   made_room = k != NULL && lacks_room(cache, k, &vote) && make_room(cache, k, &mine);
-  wants_other = begun && xfi_commit_allows_run(room.commits, cache->plans->comm->size) &&
+  wants_other = begun && xfi_commit_allows_run(room.commits, comm->size) &&
                 would_wait(cache, k, &vote) && vote.has_room != 0;
   if (begun && (wants_other || made_room)) {
     xfi_commit_undo_send(k->plan);
