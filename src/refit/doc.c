@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <jansson.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,6 +269,18 @@ xfi_doc_where xfi_doc_find(const xfi_doc *doc, const json_t *value)
   else
     snprintf(place.text, sizeof place.text, "line %d", found ? w.line : 1);
   return place;
+}
+
+xfer_status xfi_doc_error(const xfi_doc *doc, const json_t *value, const char *fmt, ...)
+{
+  char text[256];
+  va_list args;
+
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  xfi_set_error("%s: %s: %s", doc->where, xfi_doc_find(doc, value).text, text);
+  return XFER_ERR_IO;
 }
 
 static const json_t *find_string(const json_t *value,

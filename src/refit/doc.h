@@ -54,6 +54,9 @@ typedef struct xfi_doc_where {
   char text[48];
 } xfi_doc_where;
 xfi_doc_where xfi_doc_find(const xfi_doc *doc, const struct json_t *value);
+/* XFER_ERR_IO, with the file and the line of `value` before the text. */
+__attribute__((format(printf, 3, 4))) xfer_status
+xfi_doc_error(const xfi_doc *doc, const struct json_t *value, const char *fmt, ...);
 /* The value in the document whose string is at this address; NULL: it is in no value of it. */
 const struct json_t *xfi_doc_value_of(const xfi_doc *doc, const char *string);
 

@@ -66,7 +66,7 @@ static void test_malformed_tables_are_refused(void **state)
        "table.json: line 2, column 213: a table has no field \"bogus\""},
       {REFIT_TABLE("", "7"), "is no object"},
       {REFIT_TABLE("", ""), "no tensor is left"},
-      {REFIT_TABLE("", "{}"), "needs either"},
+      {REFIT_TABLE("", "\n{}"), "table.json: line 2: a tensor needs either"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"pattern\":\"b\",\"shape\":[1],\"dtype\":\"bf16\"}"),
        "needs either"},
       {REFIT_TABLE("", "{\"name\":\"a\",\"shape\":[1],\"dtype\":\"bf15\"}"), "is called \"bf15\""},

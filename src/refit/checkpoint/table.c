@@ -48,7 +48,7 @@ enum { MOST_NUMBERS = 1 << 20 };
 typedef struct reader {
   xfer_model *model;
   const xfer_model_options *options;
-  const char *path;
+  const xfi_doc *doc;
   int *layers; /* scratch */
 } reader;
 
@@ -58,12 +58,13 @@ static xfer_status read_range(const reader *r, const json_t *range, const char *
   json_int_t first = json_integer_value(json_array_get(range, 0));
   json_int_t last = json_integer_value(json_array_get(range, 1));
 
-  XFI_CHECK(json_array_size(range) == 2 && json_is_integer(json_array_get(range, 0)) &&
-                json_is_integer(json_array_get(range, 1)) && 0 <= first && first <= last,
-            XFER_ERR_IO, "%s: \"%s\": a range is [first, last]", r->path, name);
-  XFI_CHECK(last < MOST_NUMBERS, XFER_ERR_IO,
-            "%s: \"%s\": a range up to %lld; numbers of layers and experts are below %d", r->path,
-            name, (long long)last, MOST_NUMBERS);
+  if (json_array_size(range) != 2 || !json_is_integer(json_array_get(range, 0)) ||
+      !json_is_integer(json_array_get(range, 1)) || 0 > first || first > last)
+    return xfi_doc_error(r->doc, range, "\"%s\": a range is [first, last]", name);
+  if (last >= MOST_NUMBERS)
+    return xfi_doc_error(r->doc, range,
+                         "\"%s\": a range up to %lld; numbers of layers and experts are below %d",
+                         name, (long long)last, MOST_NUMBERS);
   *lo = (int)first;
   *n = (int)(last - first + 1);
   return XFER_OK;
@@ -77,13 +78,14 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
   int first = 0;
 
   if (range == NULL && list == NULL) return XFER_OK;
-  XFI_CHECK(range == NULL || list == NULL, XFER_ERR_IO,
-            "%s: \"%s\" has both \"layer\" and \"layer_list\"", r->path, name);
+  if (range != NULL && list != NULL)
+    return xfi_doc_error(r->doc, object, "\"%s\" has both \"layer\" and \"layer_list\"", name);
   if (range != NULL) {
     XFI_TRY(read_range(r, range, name, &first, &listed->n_layers));
   } else {
-    XFI_CHECK(json_array_size(list) > 0 && json_array_size(list) < MOST_NUMBERS, XFER_ERR_IO,
-              "%s: \"%s\": layer_list has %zu layers", r->path, name, json_array_size(list));
+    if (json_array_size(list) == 0 || json_array_size(list) >= MOST_NUMBERS)
+      return xfi_doc_error(r->doc, list, "\"%s\": layer_list has %zu layers", name,
+                           json_array_size(list));
     listed->n_layers = (int)json_array_size(list);
   }
   xfi_free(r->layers);
@@ -93,10 +95,10 @@ static xfer_status read_layers(reader *r, const json_t *object, const char *name
     const json_t *item = json_array_get(list, (size_t)i);
     json_int_t layer = range != NULL ? first + i : json_integer_value(item);
 
-    XFI_CHECK(range != NULL || json_is_integer(item), XFER_ERR_IO,
-              "%s: \"%s\": entry %d of layer_list is no layer", r->path, name, i);
-    XFI_CHECK(layer >= 0 && layer < MOST_NUMBERS, XFER_ERR_IO, "%s: \"%s\": layer %lld", r->path,
-              name, (long long)layer);
+    if (range == NULL && !json_is_integer(item))
+      return xfi_doc_error(r->doc, item, "\"%s\": entry %d of layer_list is no layer", name, i);
+    if (layer < 0 || layer >= MOST_NUMBERS)
+      return xfi_doc_error(r->doc, item, "\"%s\": layer %lld", name, (long long)layer);
     r->layers[i] = (int)layer;
   }
   listed->layers = r->layers;
@@ -111,16 +113,16 @@ static xfer_status read_tensor(reader *r, const json_t *object)
                               FIELD("shape", LIST, NULL),     FIELD("dtype", TEXT, NULL),
                               FIELD("layer", LIST, NULL),     FIELD("layer_list", LIST, NULL),
                               FIELD("expert", LIST, &experts)};
-  xfi_listed_tensor listed = {.path = r->path};
+  xfi_listed_tensor listed = {.path = r->doc->where};
 
-  XFI_TRY(XFI_RULES_READ(&r->model->config, object, "a tensor", fields));
+  XFI_TRY(XFI_RULES_READ(r->doc, object, "a tensor", fields));
   listed.pattern = pattern == NULL ? name : pattern;
-  XFI_CHECK((name == NULL) != (pattern == NULL), XFER_ERR_IO,
-            "%s: a tensor needs either \"name\" or \"pattern\"", r->path);
+  if ((name == NULL) == (pattern == NULL))
+    return xfi_doc_error(r->doc, object, "a tensor needs either \"name\" or \"pattern\"");
   if (name == NULL) name = pattern;
-  XFI_TRY(xfi_listed_tensor_read(&listed, object, r->path, name));
-  XFI_CHECK(pattern != NULL || strchr(name, '{') == NULL, XFER_ERR_IO,
-            "%s: \"%s\" is a pattern, not a name", r->path, name);
+  XFI_TRY(xfi_listed_tensor_read(&listed, object, r->doc->where, name));
+  if (pattern == NULL && strchr(name, '{') != NULL)
+    return xfi_doc_error(r->doc, object, "\"%s\" is a pattern, not a name", name);
   XFI_TRY(read_layers(r, object, name, &listed));
   if (experts != NULL)
     XFI_TRY(read_range(r, experts, name, &listed.first_expert, &listed.n_experts));
@@ -132,11 +134,11 @@ static xfer_status read_list(reader *r, const json_t *list, const char *what)
   size_t i;
   const json_t *object;
 
-  XFI_CHECK(json_is_array(list), XFER_ERR_IO, "%s: \"%s\" is no list", r->path, what);
+  if (!json_is_array(list)) return xfi_doc_error(r->doc, list, "\"%s\" is no list", what);
   json_array_foreach(list, i, object)
   {
-    XFI_CHECK(json_is_object(object), XFER_ERR_IO, "%s: \"%s\"[%zu] is no object", r->path, what,
-              i);
+    if (!json_is_object(object))
+      return xfi_doc_error(r->doc, object, "\"%s\"[%zu] is no object", what, i);
     XFI_TRY(read_tensor(r, object));
   }
   return XFER_OK;
@@ -155,7 +157,7 @@ static xfer_status check_totals(const reader *r, const json_t *totals, const cha
                               FIELD(KEYS[2], COUNT, NULL)};
 
   if (totals == NULL) return XFER_OK;
-  XFI_TRY(XFI_RULES_READ(&r->model->config, totals, "totals", fields));
+  XFI_TRY(XFI_RULES_READ(r->doc, totals, "totals", fields));
   for (size_t i = first; i < r->model->n_entries; i++) {
     const xfi_entry *e = &r->model->entries[i];
     int64_t n_elems = xfi_entry_places(e);
@@ -169,16 +171,16 @@ static xfer_status check_totals(const reader *r, const json_t *totals, const cha
   for (int k = 0; k < 3; k++) {
     const json_t *said = json_object_get(totals, KEYS[k]);
 
-    XFI_CHECK(said == NULL || json_integer_value(said) == have[k], XFER_ERR_IO,
-              "%s: its totals say %lld %s, and its %s make %lld", r->path,
-              (long long)json_integer_value(said), KEYS[k], what, (long long)have[k]);
+    if (said != NULL && json_integer_value(said) != have[k])
+      return xfi_doc_error(r->doc, said, "its totals say %lld %s, and its %s make %lld",
+                           (long long)json_integer_value(said), KEYS[k], what, (long long)have[k]);
   }
   return XFER_OK;
 }
 
 xfer_status xfi_table_read(xfer_model *model, const char *path, const xfer_model_options *options)
 {
-  reader r = {model, options, path, NULL};
+  reader r = {model, options, &model->config, NULL};
   const json_t *root, *params = NULL, *totals = NULL, *extras = NULL, *extra_totals = NULL;
   const char *format;
   /* What says where a table is from is for people. */

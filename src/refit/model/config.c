@@ -70,19 +70,17 @@ static xfer_status read_block(xfer_model *model, const json_t *object)
   const json_t *quant = json_object_get(object, "quantization_config");
   const json_t *block = json_object_get(object, "weight_block_size");
 
-  XFI_CHECK(quant == NULL || json_is_null(quant) || json_is_object(quant), XFER_ERR_IO,
-            "%s: %s: \"quantization_config\" is no object", model->config.where,
-            xfi_doc_find(&model->config, quant).text);
+  if (quant != NULL && !json_is_null(quant) && !json_is_object(quant))
+    return xfi_doc_error(&model->config, quant, "\"quantization_config\" is no object");
   if (block == NULL) block = json_object_get(quant, "weight_block_size");
   if (block == NULL) block = block_of_groups(quant);
   if (block == NULL || json_is_null(block)) return XFER_OK;
   for (size_t d = 0; d < 2; d++)
     model->block[d] = json_integer_value(json_array_get(block, d));
-  XFI_CHECK(json_array_size(block) == 2 && model->block[0] > 0 && model->block[0] < 1 << 20 &&
-                model->block[1] > 0 && model->block[1] < 1 << 20,
-            XFER_ERR_IO, "%s: %s: the size of blocks is not two numbers", model->config.where,
-            xfi_doc_find(&model->config, block).text);
-  return XFER_OK;
+  if (json_array_size(block) == 2 && model->block[0] > 0 && model->block[0] < 1 << 20 &&
+      model->block[1] > 0 && model->block[1] < 1 << 20)
+    return XFER_OK;
+  return xfi_doc_error(&model->config, block, "the size of blocks is not two numbers");
 }
 
 /* Is tying stated only in the text part? transformers, and engines like it, use the whole model's
@@ -105,14 +103,12 @@ static xfer_status check_figures(const xfer_model *model)
   for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
     const json_t *value = xfi_config_key(model->configuration, COUNTS[i]);
 
-    XFI_CHECK(json_integer_value(value) >= 0, XFER_ERR_IO, "%s: %s: \"%s\" is %lld",
-              model->config.where, xfi_doc_find(&model->config, value).text, COUNTS[i],
-              (long long)json_integer_value(value));
+    if (json_integer_value(value) < 0)
+      return xfi_doc_error(&model->config, value, "\"%s\" is %lld", COUNTS[i],
+                           (long long)json_integer_value(value));
   }
-  XFI_CHECK(!json_is_string(tied), XFER_ERR_IO,
-            "%s: %s: \"tie_word_embeddings\" is neither true nor false", model->config.where,
-            xfi_doc_find(&model->config, tied).text);
-  return XFER_OK;
+  if (!json_is_string(tied)) return XFER_OK;
+  return xfi_doc_error(&model->config, tied, "\"tie_word_embeddings\" is neither true nor false");
 }
 
 /* The keys that every configuration has must be sizes. */
@@ -126,11 +122,11 @@ static xfer_status check_sizes(const xfer_model *model)
   for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
     const json_t *value = xfi_config_key(model->configuration, KEYS[i]);
 
-    XFI_CHECK(value == NULL || json_is_null(value) ||
-                  (json_is_integer(value) && json_integer_value(value) >= 0 &&
-                   json_integer_value(value) <= MOST),
-              XFER_ERR_IO, "%s: %s: \"%s\" is no whole number from 0 to %d", model->config.where,
-              xfi_doc_find(&model->config, value).text, KEYS[i], MOST);
+    if (value != NULL && !json_is_null(value) &&
+        (!json_is_integer(value) || json_integer_value(value) < 0 ||
+         json_integer_value(value) > MOST))
+      return xfi_doc_error(&model->config, value, "\"%s\" is no whole number from 0 to %d", KEYS[i],
+                           MOST);
   }
   return XFER_OK;
 }
@@ -141,10 +137,8 @@ static xfer_status check_type(const xfer_model *model, const json_t *object)
 {
   const json_t *type = json_object_get(object, "model_type");
 
-  XFI_CHECK(type == NULL || json_is_null(type) || json_is_string(type), XFER_ERR_IO,
-            "%s: %s: \"model_type\" is no text", model->config.where,
-            xfi_doc_find(&model->config, type).text);
-  return XFER_OK;
+  if (type == NULL || json_is_null(type) || json_is_string(type)) return XFER_OK;
+  return xfi_doc_error(&model->config, type, "\"model_type\" is no text");
 }
 
 /* ---- without a model_type ---- */

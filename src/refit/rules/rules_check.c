@@ -228,17 +228,17 @@ static xfer_status check_roles(const book *b)
     const name *asked = &b->asked.items[i];
 
     if (!has_role(&b->given, asked))
-      return xfi_rules_bad(asked->doc, asked->at, "no family has a tensor of the role \"%.60s\"",
+      return xfi_doc_error(asked->doc, asked->at, "no family has a tensor of the role \"%.60s\"",
                            asked->text);
   }
   for (size_t i = 0; i < b->given.n; i++) {
     const name *role = &b->given.items[i];
 
     if (!is_matched(&b->placed, role, false))
-      return xfi_rules_bad(role->doc, role->at, "no side has a tensor of the role \"%.60s\"",
+      return xfi_doc_error(role->doc, role->at, "no side has a tensor of the role \"%.60s\"",
                            role->text);
     if (!is_matched(&b->asked, role, true))
-      return xfi_rules_bad(role->doc, role->at,
+      return xfi_doc_error(role->doc, role->at,
                            "no side and no \"needs\" name the role \"%.60s\" in full", role->text);
   }
   return XFER_OK;
@@ -255,7 +255,7 @@ static xfer_status check_words(const book *b)
 
     if (xfi_rules_choice(OWN, word->text) < 0 &&
         bsearch(word, b->used.items, b->used.n, sizeof *b->used.items, compare) == NULL)
-      return xfi_rules_bad(word->doc, word->at, "no expression uses the word \"%.60s\"",
+      return xfi_doc_error(word->doc, word->at, "no expression uses the word \"%.60s\"",
                            word->text);
   }
   return XFER_OK;
@@ -292,7 +292,7 @@ static xfer_status check_rows(const xfer_rules *rules, const xfi_doc *doc,
       const xfi_part_rule *part = &locals[i].parts[k];
 
       if (part->take != NULL && !is_taken(rules, part))
-        return xfi_rules_bad(doc, part->at, "no \"%.60s\" has rows called \"%.60s\"", part->role,
+        return xfi_doc_error(doc, part->at, "no \"%.60s\" has rows called \"%.60s\"", part->role,
                              part->take);
     }
   }
@@ -305,14 +305,14 @@ static xfer_status check_family(const xfer_rules *rules, const xfi_family *f)
     const json_t *other = json_array_get(f->include, k);
 
     if (xfi_rules_family(rules, json_string_value(other)) == NULL)
-      return xfi_rules_bad(f->doc, other, "no family is called \"%.60s\"",
+      return xfi_doc_error(f->doc, other, "no family is called \"%.60s\"",
                            json_string_value(other));
   }
   for (size_t k = 0; k < f->n_sides; k++) {
     const xfi_family_side *s = &f->sides[k];
 
     if (xfi_rules_side(rules, s->side, strlen(s->side)) == NULL)
-      return xfi_rules_bad(f->doc, json_object_get(json_object_get(f->doc->root, "sides"), s->side),
+      return xfi_doc_error(f->doc, json_object_get(json_object_get(f->doc->root, "sides"), s->side),
                            "no side is called \"%.60s\"", s->side);
     XFI_TRY(check_rows(rules, f->doc, s->locals, s->n_locals));
   }

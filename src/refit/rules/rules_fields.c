@@ -6,18 +6,6 @@
 #include "error.h"
 #include "expr.h"
 
-xfer_status xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...)
-{
-  char text[256];
-  va_list args;
-
-  va_start(args, fmt);
-  vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
-  xfi_set_error("%s: %s: %s", doc->where, xfi_doc_find(doc, value).text, text);
-  return XFER_ERR_IO;
-}
-
 static const char *const KINDS[] = {"a text that is not empty",
                                     "an expression",
                                     "a list of texts",
@@ -46,7 +34,7 @@ xfer_status xfi_rules_check_expr(const xfi_doc *doc, const json_t *value)
   xfer_status st = XFER_OK;
 
   if (xfi_expr_check(json_string_value(value)) != XFER_OK)
-    st = xfi_rules_bad(doc, value, "\"%.100s\" is no expression", json_string_value(value));
+    st = xfi_doc_error(doc, value, "\"%.100s\" is no expression", json_string_value(value));
   return st;
 }
 
@@ -148,25 +136,25 @@ xfer_status xfi_rules_fields(const xfi_doc *doc, const json_t *object, const cha
   const json_t *value;
   size_t k;
 
-  if (!json_is_object(object)) return xfi_rules_bad(doc, object, "%s is no object", what);
+  if (!json_is_object(object)) return xfi_doc_error(doc, object, "%s is no object", what);
   json_object_foreach((json_t *)(uintptr_t)object, key, value)
   {
     for (k = 0; k < n && strcmp(fields[k].name, key) != 0;)
       k++;
     if (k == n)
-      return xfi_rules_bad(doc, json_is_boolean(value) ? object : value,
+      return xfi_doc_error(doc, json_is_boolean(value) ? object : value,
                            "%s has no field \"%.60s\"", what, key);
     if (!xfi_rules_is(value, fields[k].kind))
-      return xfi_rules_bad(doc, json_is_boolean(value) || json_is_null(value) ? object : value,
+      return xfi_doc_error(doc, json_is_boolean(value) || json_is_null(value) ? object : value,
                            "\"%s\" of %s must be %s", key, what, KINDS[fields[k].kind]);
     XFI_TRY(check_exprs(doc, value, fields[k].kind));
     if (!store(&fields[k], value))
-      return xfi_rules_bad(doc, value, "\"%s\" of %s cannot be \"%.60s\"", key, what,
+      return xfi_doc_error(doc, value, "\"%s\" of %s cannot be \"%.60s\"", key, what,
                            json_string_value(value));
   }
   for (k = 0; k < n; k++) {
     if (fields[k].needed && json_object_get(object, fields[k].name) == NULL)
-      return xfi_rules_bad(doc, object, "%s needs \"%s\"", what, fields[k].name);
+      return xfi_doc_error(doc, object, "%s needs \"%s\"", what, fields[k].name);
   }
   return XFER_OK;
 }

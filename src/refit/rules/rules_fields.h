@@ -37,10 +37,6 @@ typedef struct xfi_field {
   const char *const *choices; /* ended by NULL */
 } xfi_field;
 
-/* XFER_ERR_IO, with the file and the line of `value` before the text. */
-__attribute__((format(printf, 3, 4))) xfer_status
-xfi_rules_bad(const xfi_doc *doc, const json_t *value, const char *fmt, ...);
-
 #define FIELD(name, kind, to)                                                                      \
   {                                                                                                \
     (name), (kind), (to), false, NULL                                                              \

@@ -10,7 +10,6 @@
 
 #include <string.h>
 
-#define BAD(doc, value, ...) xfi_rules_bad((doc), (value), __VA_ARGS__)
 /* ---- tensors of a family ---- */
 
 /* Reads [name, count, unit], where unit is an expression or [[name, rows], ..]. */
@@ -20,7 +19,7 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
 
   if (json_array_size(list) != 3 || !xfi_rules_is_text(json_array_get(list, 0)) ||
       !xfi_rules_is_text(json_array_get(list, 1)))
-    return BAD(doc, list, "rows are [name, how many times, rows]");
+    return xfi_doc_error(doc, list, "rows are [name, how many times, rows]");
   segment->at = list;
   segment->name = xfi_doc_text(list, 0);
   segment->count = xfi_doc_text(list, 1);
@@ -31,7 +30,8 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
   }
   if (!xfi_rules_is(unit, PAIRS) || json_array_size(unit) == 0 ||
       json_array_size(unit) > XFI_MAX_SUBS)
-    return BAD(doc, list, "what repeats is rows, or up to %d of [name, rows]", XFI_MAX_SUBS);
+    return xfi_doc_error(doc, list, "what repeats is rows, or up to %d of [name, rows]",
+                         XFI_MAX_SUBS);
   segment->n_subs = (int)json_array_size(unit);
   for (int i = 0; i < segment->n_subs; i++) {
     const json_t *sub = json_array_get(unit, (size_t)i);
@@ -46,7 +46,7 @@ static xfer_status read_segment(const xfi_doc *doc, const json_t *list, xfi_segm
 static xfer_status read_segments(const xfi_doc *doc, const json_t *list, xfi_tensor_rule *t)
 {
   if (json_array_size(list) > XFI_MAX_SEGMENTS)
-    return BAD(doc, list, "more than %d parts", XFI_MAX_SEGMENTS);
+    return xfi_doc_error(doc, list, "more than %d parts", XFI_MAX_SEGMENTS);
   t->n_segments = (int)json_array_size(list);
   for (int i = 0; i < t->n_segments; i++)
     XFI_TRY(read_segment(doc, json_array_get(list, (size_t)i), &t->segments[i]));
@@ -59,21 +59,23 @@ static xfer_status read_dims(const xfi_doc *doc, const json_t *dims, const json_
   static const char *const WORDS[] = {"experts", "rows", "columns", NULL};
   bool seen[3] = {strstr(t->name, "{expert}") != NULL};
 
-  if (json_array_size(dims) > sizeof t->dims) return BAD(doc, dims, "more than four dims");
+  if (json_array_size(dims) > sizeof t->dims)
+    return xfi_doc_error(doc, dims, "more than four dims");
   for (size_t i = 0; i < json_array_size(dims); i++) {
     const int k = xfi_rules_choice(WORDS, xfi_doc_text(dims, i));
 
     if (k < 0 || (seen[k] && (i == 0 || t->dims[i - 1] != *WORDS[k])))
-      return BAD(doc, dims,
-                 "dims are \"experts\", \"rows\" and \"columns\", each once, but that neighbours "
-                 "may be one");
+      return xfi_doc_error(
+          doc, dims,
+          "dims are \"experts\", \"rows\" and \"columns\", each once, but that neighbours "
+          "may be one");
     seen[k] = true;
     t->dims[t->n_dims++] = *WORDS[k];
   }
-  if (t->n_dims > 0 && !seen[1]) return BAD(doc, dims, "dims without \"rows\"");
+  if (t->n_dims > 0 && !seen[1]) return xfi_doc_error(doc, dims, "dims without \"rows\"");
   if (shape == NULL) return XFER_OK;
   if (json_array_size(shape) > 4 || (t->n_dims > 0 && json_array_size(shape) != (size_t)t->n_dims))
-    return BAD(doc, shape, "a shape of %zu dims", json_array_size(shape));
+    return xfi_doc_error(doc, shape, "a shape of %zu dims", json_array_size(shape));
   for (size_t i = 0; i < json_array_size(shape); i++)
     t->shape[i] = xfi_doc_text(shape, i);
   return XFER_OK;
@@ -92,13 +94,13 @@ static xfer_status read_tensor(const xfi_doc *doc, const json_t *object, xfi_ten
   t->at = object;
   XFI_TRY(XFI_RULES_READ(doc, object, "a tensor", fields));
   if ((t->role == NULL) == (holds == NULL))
-    return BAD(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
+    return xfi_doc_error(doc, object, "\"%.80s\" needs either \"role\" or \"holds\"", t->name);
   if (holds != NULL && (rows != NULL || shape == NULL || json_array_size(holds) == 0))
-    return BAD(doc, object, "\"%.80s\" holds several: it needs a shape, and its rows are theirs",
-               t->name);
+    return xfi_doc_error(
+        doc, object, "\"%.80s\" holds several: it needs a shape, and its rows are theirs", t->name);
   XFI_TRY(read_segments(doc, holds != NULL ? holds : rows, t));
   if (t->alternate && (holds == NULL || t->n_segments < 2))
-    return BAD(doc, object, "\"%.80s\": what alternates?", t->name);
+    return xfi_doc_error(doc, object, "\"%.80s\": what alternates?", t->name);
   return read_dims(doc, dims, shape, t);
 }
 
@@ -135,7 +137,7 @@ static xfer_status check_placeholders(const xfi_doc *doc, const json_t *at, cons
     while (known[k] != NULL && !xfi_name_is(open, n, known[k]))
       k++;
     if (known[k] == NULL)
-      return BAD(doc, at, "\"%.100s\" has no placeholder at \"%.40s\"", name, open);
+      return xfi_doc_error(doc, at, "\"%.100s\" has no placeholder at \"%.40s\"", name, open);
   }
   return XFER_OK;
 }
@@ -186,22 +188,23 @@ static xfer_status read_local(const xfi_doc *doc, const json_t *object, xfi_loca
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a local tensor", fields));
   if ((parts == NULL) == (each == NULL))
-    return BAD(doc, object, "a local tensor needs either \"parts\" or \"each\"");
+    return xfi_doc_error(doc, object, "a local tensor needs either \"parts\" or \"each\"");
   if ((is[XFI_UNITS] != NULL || is[XFI_ACROSS] != NULL) && r->cut != XFI_CUT_ROWS &&
       r->cut != XFI_CUT_COLS)
-    return BAD(doc, object, "\"units\" and \"across\" are of what is cut by rows or columns");
+    return xfi_doc_error(doc, object,
+                         "\"units\" and \"across\" are of what is cut by rows or columns");
   if (is[XFI_MULTIPLE] != NULL && r->cut != XFI_CUT_ROWS)
-    return BAD(doc, object, "\"multiple\" is of what is cut by rows");
+    return xfi_doc_error(doc, object, "\"multiple\" is of what is cut by rows");
   if ((r->made == NULL) != (r->made_dtype == 0))
-    return BAD(doc, object, "\"made\" and \"made_dtype\" go together");
+    return xfi_doc_error(doc, object, "\"made\" and \"made_dtype\" go together");
   r->n_parts = each != NULL ? 1 : (int)json_array_size(parts);
   if (json_array_size(each) + json_array_size(parts) == 0 || r->n_parts > XFI_MAX_PARTS)
-    return BAD(doc, each != NULL ? each : parts, "a local tensor of %zu parts",
-               json_array_size(parts));
+    return xfi_doc_error(doc, each != NULL ? each : parts, "a local tensor of %zu parts",
+                         json_array_size(parts));
   for (int i = 0; i < r->n_parts && each == NULL; i++)
     XFI_TRY(read_part(doc, json_array_get(parts, (size_t)i), &r->parts[i]));
   if (r->local == NULL && is[XFI_ABSENT] == NULL && r->refusal == NULL)
-    return BAD(doc, object, "a local tensor needs \"local\", its name");
+    return xfi_doc_error(doc, object, "a local tensor needs \"local\", its name");
   XFI_TRY(check_placeholders(doc, object, r->local, IN_NAMES));
   XFI_TRY(check_placeholders(doc, object, r->last_name, IN_NAMES));
   return check_placeholders(doc, object, r->made, IN_NAMES);
@@ -274,7 +277,7 @@ static xfer_status find_word(const xfi_doc *doc, const json_t *object, xfi_tenso
   while (k < f->n_layer_words && strncmp(f->layer_words[k], t->name, n + 1) != 0)
     k++;
   if (k == XFI_MAX_LAYER_WORDS)
-    return BAD(doc, object, "layers of more than %d names", XFI_MAX_LAYER_WORDS);
+    return xfi_doc_error(doc, object, "layers of more than %d names", XFI_MAX_LAYER_WORDS);
   if (k == f->n_layer_words) f->layer_words[f->n_layer_words++] = t->name;
   return XFER_OK;
 }
@@ -329,21 +332,22 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
   size_t i;
 
   if (json_array_size(list) > XFI_MAX_AXES)
-    return BAD(doc, list, "more than %d axes", XFI_MAX_AXES);
+    return xfi_doc_error(doc, list, "more than %d axes", XFI_MAX_AXES);
   json_array_foreach(list, i, axis)
   {
     const char *use = used ? xfi_doc_text(axis, 2) : "cut";
 
     if (!xfi_rules_is(axis, TEXTS) || json_array_size(axis) != (used ? 3 : 2))
-      return BAD(doc, axis, "an axis is [name, size%s]", used ? ", use" : "");
+      return xfi_doc_error(doc, axis, "an axis is [name, size%s]", used ? ", use" : "");
     grid->names[i] = xfi_doc_text(axis, 0);
     grid->sizes[i] = xfi_doc_text(axis, 1);
     XFI_TRY(xfi_rules_check_expr(doc, json_array_get(axis, 1)));
     if (xfi_rules_choice(USES, use) < 0)
-      return BAD(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");
+      return xfi_doc_error(doc, axis, "the use of an axis is \"cut\", \"experts\" or \"fsdp\"");
     grid->uses[i] = (xfi_axis_use)xfi_rules_choice(USES, use);
     for (size_t k = 0; k < i && used; k++)
-      if (grid->uses[k] == grid->uses[i]) return BAD(doc, axis, "a second axis for \"%s\"", use);
+      if (grid->uses[k] == grid->uses[i])
+        return xfi_doc_error(doc, axis, "a second axis for \"%s\"", use);
   }
   grid->n_axes = (int)json_array_size(list);
   return XFER_OK;
@@ -352,8 +356,8 @@ static xfer_status read_axes(const xfi_doc *doc, const json_t *list, xfi_grid_ru
 static xfer_status check_name(const xfi_doc *doc, const json_t *at, const char *name)
 {
   if (strlen(name) < XFI_ITEM_BYTES) return XFER_OK;
-  return BAD(doc, at, "the item \"%.60s..\" has a name of more than %d characters", name,
-             XFI_ITEM_BYTES - 1);
+  return xfi_doc_error(doc, at, "the item \"%.60s..\" has a name of more than %d characters", name,
+                       XFI_ITEM_BYTES - 1);
 }
 
 static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
@@ -366,13 +370,13 @@ static xfer_status check_items(const xfi_doc *doc, const xfi_side_rules *s)
   {
     XFI_TRY(check_name(doc, value, name));
     if (!json_is_integer(value) || json_integer_value(value) < 0)
-      return BAD(doc, value, "the number \"%.60s\" is not from 0", name);
+      return xfi_doc_error(doc, value, "the number \"%.60s\" is not from 0", name);
   }
   json_object_foreach((json_t *)(uintptr_t)s->choices, name, value)
   {
     XFI_TRY(check_name(doc, value, name));
     if (!xfi_rules_is(value, TEXTS) || json_array_size(value) == 0)
-      return BAD(doc, value, "the choices of \"%.60s\" are no list of texts", name);
+      return xfi_doc_error(doc, value, "the choices of \"%.60s\" are no list of texts", name);
   }
   json_array_foreach(s->flags, i, value)
   {
@@ -391,8 +395,8 @@ static xfer_status check_stage(const xfi_doc *doc, const xfi_side_rules *s)
   for (int a = 0; a < s->ranks.n_axes && s->stage != NULL; a++)
     if (strcmp(s->ranks.names[a], s->stage) == 0) return XFER_OK;
   if (s->stage == NULL) return XFER_OK;
-  return BAD(doc, json_object_get(doc->root, "stage"), "no axis of the ranks is called \"%.60s\"",
-             s->stage);
+  return xfi_doc_error(doc, json_object_get(doc->root, "stage"),
+                       "no axis of the ranks is called \"%.60s\"", s->stage);
 }
 
 static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
@@ -403,7 +407,7 @@ static xfer_status check_spellings(const xfi_doc *doc, const json_t *list)
   json_array_foreach(list, i, pair)
   {
     if (xfi_glob_check(xfi_doc_text(pair, 0), xfi_doc_text(pair, 1)) != XFER_OK)
-      return BAD(doc, pair, "%s", xfer_last_error());
+      return xfi_doc_error(doc, pair, "%s", xfer_last_error());
   }
   return XFER_OK;
 }
@@ -417,9 +421,10 @@ static xfer_status read_quant(const xfi_doc *doc, const json_t *object, xfi_quan
 
   XFI_TRY(XFI_RULES_READ(doc, object, "a way to quantise", fields));
   if (strncmp(q->scales, WEIGHT, sizeof WEIGHT - 1) != 0)
-    return BAD(doc, object, "scales are called \"%s..\", not \"%.60s\"", WEIGHT, q->scales);
+    return xfi_doc_error(doc, object, "scales are called \"%s..\", not \"%.60s\"", WEIGHT,
+                         q->scales);
   if (q->dtype != XFER_F32 && q->dtype != XFER_F8E8M0)
-    return BAD(doc, object, "scales are f32 or f8e8m0");
+    return xfi_doc_error(doc, object, "scales are f32 or f8e8m0");
   return XFER_OK;
 }
 
@@ -429,7 +434,7 @@ static xfer_status read_quants(const xfi_doc *doc, const json_t *list, xfi_side_
   const json_t *object;
 
   if (json_array_size(list) > XFI_MAX_QUANTS)
-    return BAD(doc, list, "more than %d ways to quantise", XFI_MAX_QUANTS);
+    return xfi_doc_error(doc, list, "more than %d ways to quantise", XFI_MAX_QUANTS);
   json_array_foreach(list, i, object)
   {
     XFI_TRY(read_quant(doc, object, &s->quants[s->n_quants++]));
@@ -505,6 +510,6 @@ xfer_status xfi_rules_add(xfer_rules *rules, const xfi_doc *doc)
 
   if (text != NULL && strcmp(text, "xfer-family-v1") == 0) return read_family(rules, doc);
   if (text != NULL && strcmp(text, "xfer-side-v1") == 0) return read_side(rules, doc);
-  return BAD(doc, format != NULL ? format : doc->root,
-             "its format is neither xfer-family-v1 nor xfer-side-v1");
+  return xfi_doc_error(doc, format != NULL ? format : doc->root,
+                       "its format is neither xfer-family-v1 nor xfer-side-v1");
 }

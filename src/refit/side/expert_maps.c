@@ -60,9 +60,8 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
   size_t n_ranks = json_array_size(lists), n = 0;
   xfi_expert_map *map;
 
-  XFI_CHECK(n_ranks > 0 && n_ranks < 1 << 20 && count_map(lists) < 1 << 24, XFER_ERR_IO,
-            "%s: %s: want a list of a list of experts for each rank", doc->where,
-            xfi_doc_find(doc, lists).text);
+  if (n_ranks == 0 || n_ranks >= 1 << 20 || count_map(lists) >= 1 << 24)
+    return xfi_doc_error(doc, lists, "want a list of a list of experts for each rank");
   XFI_TRY(open_map(side, &map, layer, n_ranks, count_map(lists)));
   for (size_t r = 0; r < n_ranks; r++) {
     const json_t *list = json_array_get(lists, r);
@@ -70,10 +69,9 @@ static xfer_status read_lists(xfer_side *side, const xfi_doc *doc, const json_t 
     for (size_t i = 0; i < json_array_size(list); i++) {
       const json_t *expert = json_array_get(list, i);
 
-      XFI_CHECK(json_is_integer(expert) && json_integer_value(expert) >= 0 &&
-                    json_integer_value(expert) < 1 << 20,
-                XFER_ERR_IO, "%s: %s: rank %zu: entry %zu is no expert", doc->where,
-                xfi_doc_find(doc, expert).text, r, i);
+      if (!json_is_integer(expert) || json_integer_value(expert) < 0 ||
+          json_integer_value(expert) >= 1 << 20)
+        return xfi_doc_error(doc, expert, "rank %zu: entry %zu is no expert", r, i);
       map->experts[n++] = (int)json_integer_value(expert);
     }
     map->first[r + 1] = (int)n;
