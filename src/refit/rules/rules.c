@@ -46,8 +46,8 @@ xfer_rules *xfi_rules_share(const xfer_rules *rules)
   return shared;
 }
 
-/* Reads the text, or the file `name` if `text` is NULL. */
-static xfer_status add_file(xfer_rules *rules, const char *name, const char *text)
+/* Reads the text, or the file `name` if `text` is NULL, into the last of the documents. */
+static xfer_status read_file(xfer_rules *rules, const char *name, const char *text)
 {
   xfi_doc *doc = xfi_calloc(1, sizeof *doc);
   xfer_status st = XFER_OK;
@@ -55,12 +55,17 @@ static xfer_status add_file(xfer_rules *rules, const char *name, const char *tex
   XFI_CHECK_DONE(doc != NULL, XFER_ERR_NOMEM, "the rules of %s", name);
   XFI_TRY_DONE(xfi_doc_read(doc, name, text));
   XFI_TRY_DONE(XFI_APPEND(rules->docs, rules->n_docs, rules->docs_cap, doc));
-  st = xfi_rules_add(rules, doc);
   doc = NULL;
 done:
   if (doc != NULL) xfi_doc_free(doc);
   xfi_free(doc);
   return st;
+}
+
+static xfer_status add_file(xfer_rules *rules, const char *name, const char *text)
+{
+  XFI_TRY(read_file(rules, name, text));
+  return xfi_rules_add(rules, rules->docs[rules->n_docs - 1]);
 }
 
 /* ---- the library's own: what is not asked for is not read ---- */
@@ -190,11 +195,14 @@ xfer_status xfi_rules_load(xfer_rules **rules, const char *folder)
 
   XFI_TRY_DONE(xfi_folder_list(&files, folder, ".json"));
   XFI_TRY_DONE(create(&r));
-  XFI_TRY_DONE(add_own(r, is_any, NULL));
   for (size_t i = 0; i < files.n; i++) {
     XFI_TRY_DONE(xfi_path_join(path, folder, files.names[i]));
-    XFI_TRY_DONE(add_file(r, path, NULL));
+    XFI_TRY_DONE(read_file(r, path, NULL));
   }
+  /* After the folder's, since a file that is no JSON makes the library's needless. */
+  XFI_TRY_DONE(add_own(r, is_any, NULL));
+  for (size_t i = 0; i < files.n; i++)
+    XFI_TRY_DONE(xfi_rules_add(r, r->docs[i]));
   XFI_TRY_DONE(xfi_rules_check(r));
   *rules = r;
   r = NULL;
