@@ -208,7 +208,8 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           no commit followed, `version` does not grow, bound memory was freed or
  *                           remapped, or `stream` is capturing. This rank began nothing. If the
  *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
- *                           they wait until their deadline.
+ *                           they wait until their deadline. Another call may tell them before, as
+ *                           after xfer_plan_refuse().
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and so aborted the run.
  *                           Likewise.
@@ -229,6 +230,11 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * weights that are not ready, or an invalid value. Local. xfer_plan_wait() then fails on every rank
  * with the reason, without waiting for a deadline, and the plan needs xfer_plan_commit() before the
  * next run. A rank that will not come to xfer_plan_wait() may destroy the plan in its place.
+ *
+ * On a host ranks may be inside a run that another one refuses. It tells them in its next
+ * collective call, whatever that is; where data travels in messages, only in its next run of any
+ * plan, or in its xfer_plan_wait() for the refused one, so it makes no other collective call
+ * before.
  *
  * If the plan is not committed, or its last run failed, this refuses the next commit instead: this
  * rank is to destroy the plan next, or withdraws its refusal by a commit. docs/errors.md says in

@@ -9,6 +9,7 @@
 #include "checked.h"
 #include "error.h"
 #include "object.h"
+#include "run_abort.h"
 #include "trace.h"
 
 xfer_status xfi_comm_wrap(xfer_comm **comm, xfi_comm *transport, xfi_device *device)
@@ -119,6 +120,13 @@ static xfer_comm *comm_of(xfi_plans *plans)
   return (xfer_comm *)(void *)((char *)plans - offsetof(xfer_comm, plans));
 }
 
+void xfi_comm_enter(xfi_plans *plans, const xfer_plan *plan, xfi_inside call)
+{
+  plans->comm->inside = call;
+  if (plan != NULL) plans->comm->plan = plan->number;
+  xfi_run_announce(plans, plan, call == XFI_INSIDE_RUN);
+}
+
 void xfi_comm_count_plan(xfi_plans *plans)
 {
   comm_of(plans)->n_plans++;
@@ -214,7 +222,7 @@ xfer_status xfer_comm_all_gather(xfer_comm *comm, void *all, const void *mine, s
   transport = comm->transport;
   xfi_device_enter(comm->device, &before);
   st = check_gathering(transport, all, mine, n_bytes);
-  transport->inside = XFI_INSIDE_ALL_GATHER;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_ALL_GATHER);
   if (st == XFER_OK)
     st = transport->ops->all_gather(transport, all, mine, n_bytes, xfi_comm_deadline(comm));
   else
@@ -233,7 +241,7 @@ xfer_status xfer_comm_register(xfer_comm *comm, void *memory)
   XFI_NEED(comm);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_COMM, comm->transport->rank, XFI_TRACK_CALLS, "xfer_comm_register");
-  comm->transport->inside = XFI_INSIDE_REGISTER;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_REGISTER);
   st = xfi_registry_add(&comm->registry, memory, xfi_comm_deadline(comm));
   xfi_span_end(&span, st, "%d ranks", comm->transport->size);
   xfi_device_leave(comm->device, &before);
@@ -245,7 +253,7 @@ xfer_status xfer_comm_unregister(xfer_comm *comm, void *memory)
   xfer_status st = XFER_OK;
 
   XFI_NEED(comm);
-  comm->transport->inside = XFI_INSIDE_UNREGISTER;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_UNREGISTER);
   XFI_ON_DEVICE(comm->device,
                 st = xfi_registry_remove(&comm->registry, memory, xfi_comm_deadline(comm)));
   return st;

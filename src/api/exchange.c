@@ -75,7 +75,7 @@ xfer_status xfer_plan_create_exchange(xfer_plan **plan, xfer_comm *comm,
   st = xfi_comm_refused(comm->transport, st);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_PLAN, ops.rank, XFI_TRACK_CALLS, "xfer_plan_create_exchange");
-  comm->transport->inside = XFI_INSIDE_PLAN_EXCHANGE;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_PLAN_EXCHANGE);
   st = xfi_plan_create_exchange(plan, &comm->plans, st, &ops, &options);
   if (st == XFER_OK) xfi_comm_count_plan(&comm->plans);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
@@ -186,7 +186,7 @@ xfer_status xfer_exchange(xfer_comm *comm, const xfer_operation *sends, const xf
   g.ops.rank = comm->transport->rank;
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, g.ops.rank, XFI_TRACK_CALLS, "xfer_exchange");
-  comm->transport->inside = XFI_INSIDE_EXCHANGE;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_EXCHANGE);
   st = exchange(comm, &g, stream);
   xfi_span_end(&span, st, "%zu sends, %zu receives", n_sends, n_recvs);
   xfi_device_leave(comm->device, &before);

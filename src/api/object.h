@@ -20,6 +20,10 @@ struct xfer_comm {
 void xfi_comm_count_plan(xfi_plans *plans);
 void xfi_comm_lost_plan(xfi_plans *plans);
 
+/* A collective call begins, of the plan, or of the comm if `plan` is NULL: for error texts, and so
+ * that no rank waits for this one in a run that it has refused. */
+void xfi_comm_enter(xfi_plans *plans, const xfer_plan *plan, xfi_inside call);
+
 /* Check the arguments that all calls which make a plan have. *options becomes the library's own
  * copy of `given`, and has a timeout also if the check fails. */
 xfer_status xfi_plan_given(xfer_plan_options *options, const char *who, xfer_plan **plan,

@@ -83,7 +83,7 @@ xfer_status xfer_plan_create(xfer_plan **plan, xfer_comm *comm, const xfer_tenso
   st = xfi_comm_refused(comm->transport, st);
   span = xfi_span_begin(XFI_SYS_PLAN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_plan_create");
   xfi_device_enter(comm->device, &before);
-  comm->transport->inside = XFI_INSIDE_PLAN_CREATE;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_PLAN_CREATE);
   st = xfi_plan_create(plan, &comm->plans, st, tensors, n_tensors, &options);
   xfi_device_leave(comm->device, &before);
   if (st == XFER_OK) {
@@ -166,9 +166,7 @@ xfer_status xfer_plan_bind_many(xfer_plan *plan, const size_t *tensors, const xf
 
 static void enter(const xfer_plan *plan, xfi_inside call)
 {
-  if (plan->comm == NULL) return;
-  plan->comm->inside = call;
-  plan->comm->plan = plan->number;
+  if (plan->comm != NULL) xfi_comm_enter(plan->plans, plan, call);
 }
 
 static xfer_status refused(const xfer_plan *plan, xfer_status checked)

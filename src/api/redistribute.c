@@ -43,7 +43,7 @@ xfer_status xfer_redistribute(xfer_comm *comm, const xfer_layout *src_layout,
   if (dst_layout != NULL) memcpy(call.key + 2, dst_layout->digest, sizeof dst_layout->digest);
   xfi_device_enter(comm->device, &before);
   span = xfi_span_begin(XFI_SYS_RUN, comm->transport->rank, XFI_TRACK_CALLS, "xfer_redistribute");
-  comm->transport->inside = XFI_INSIDE_REDISTRIBUTE;
+  xfi_comm_enter(&comm->plans, NULL, XFI_INSIDE_REDISTRIBUTE);
   call.mapped = xfi_registry_covers(&comm->registry, src_view) &&
                 xfi_registry_covers(&comm->registry, dst_view);
   st = xfi_cache_call(&comm->cache, xfi_comm_refused(comm->transport, XFER_OK), &call, stream);

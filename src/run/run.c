@@ -183,6 +183,7 @@ xfer_status xfi_run_refuse(xfer_plan *plan, const char *why)
   }
   xfi_set_error("%s", why);
   refuse(plan, XFI_CALL_REFUSE, XFER_ERR_STATE);
+  xfi_run_note_failed(plan);
   return XFER_OK;
 }
 
@@ -214,9 +215,13 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
 
 xfer_status xfi_run_next(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
+  xfer_status st;
+
   XFI_TRY(check_mendable(plan, XFI_CALL_RUN));
   xfi_run_take_sequence(plan);
-  return xfi_run_start(plan, version, stream);
+  st = xfi_run_start(plan, version, stream);
+  if (st != XFER_OK) xfi_run_note_failed(plan);
+  return st;
 }
 
 /* ---- ending ---- */
@@ -253,7 +258,8 @@ xfer_status xfi_run_drain(xfer_plan *plan)
 {
   xfer_status st = XFER_OK;
 
-  if (plan->run.n_begun == 0 || plan->lanes.direct == NULL || plan->state == XFI_TORN)
+  if (plan->run.n_begun == 0 || plan->lanes.direct == NULL || plan->state == XFI_TORN ||
+      plan->run.is_announced)
     return XFER_OK;
   st = xfi_run_await_last(plan);
   if (st == XFER_ERR_TIMEOUT)
@@ -268,13 +274,14 @@ xfer_status xfi_run_drain(xfer_plan *plan)
 
 void xfi_run_abandon(xfer_plan *plan)
 {
+  const bool is_over = plan->run.is_announced;
   xfer_status st;
 
   xfi_run_tell_destroyed(plan);
   if (plan->run.is_unsettled && !xfi_run_can_refuse(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.error.text);
   xfi_run_set_unsettled(plan, false);
-  if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL) return;
+  if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL || is_over) return;
   if (plan->state == XFI_RUNNING) {
     st = xfi_error_report(&plan->run.error);
     if (st == XFER_OK) st = xfi_event_sync(plan->device, plan->run.finished, plan->run.deadline);
@@ -385,10 +392,10 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   if (mine == XFER_OK) mine = await_part(plan, deadline, &is_late);
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
-  if (mine != XFER_OK)
-    xfi_run_abort(plan, mine);
-  else if (xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
-           xfi_direct_drop_sources(plan->lanes.direct))
+  if (mine != XFER_OK && !plan->run.is_announced) xfi_run_abort(plan, mine);
+  if (mine == XFER_OK &&
+      xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
+      xfi_direct_drop_sources(plan->lanes.direct))
     plan->lanes.may_stay = false;
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
   xfi_run_set_unsettled(plan, false); /* messages of a run that was refused have been cancelled */

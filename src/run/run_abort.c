@@ -129,3 +129,33 @@ void xfi_run_abort(xfer_plan *plan, xfer_status st)
   }
   xfi_set_error("%.300s%.200s", why, pending);
 }
+
+/* May the peers be told already? */
+static bool can_announce(const xfer_plan *plan, bool before_run)
+{
+  return xfi_run_is_failing(plan) && !plan->run.is_announced &&
+         (before_run || plan->run.sequence == 0 || plan->state == XFI_RUNNING);
+}
+
+static void announce(xfer_plan *plan)
+{
+  const xfer_status st = xfi_error_report(&plan->run.error);
+
+  if (plan->state != XFI_RUNNING) plan->run.deadline = xfi_run_deadline(plan);
+  xfi_run_abort(plan, st); /* which waits for nobody on a host */
+  plan->run.is_announced = true;
+  if (plan->state == XFI_RUNNING) return;
+  plan->state = xfi_state_after(plan->state, XFI_CALL_REFUSE, XFI_FAILED); /* for good */
+  plan->lanes.may_stay = false; /* their flags are now those of a run that nobody completes */
+}
+
+void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan, bool is_run)
+{
+  char why[XFI_ERROR_BYTES];
+
+  if (plans->failed == NULL || !plans->device->ops->is_synchronous) return;
+  snprintf(why, sizeof why, "%s", xfer_last_error());
+  for (xfer_plan *p = plans->failed; p != NULL; p = p->run.next_failed)
+    if (p != plan && can_announce(p, is_run)) announce(p);
+  xfi_set_error("%s", why);
+}

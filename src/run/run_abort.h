@@ -33,5 +33,11 @@ void xfi_run_break_messages(const xfer_plan *plan);
  * before this rank waits for the end of any. Keeps the text of the error, and adds what is still
  * pending. */
 void xfi_run_abort(xfer_plan *plan, xfer_status st);
+/* Before a call of another plan, or of the comm: tell the peers now of the runs that have failed or
+ * did not begin on this rank, instead of in their waits. On a host a run returns once its data has
+ * moved, so a rank that is in one of those does not come to this call before it knows. A run with a
+ * number that did not begin is announced only before another run, since until then
+ * xfi_run_tell_destroyed() may take the number back. `plan`: whose call it is; NULL: the comm's. */
+void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan, bool is_run);
 
 #endif

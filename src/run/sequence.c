@@ -41,10 +41,38 @@ void xfi_run_take_sequence(xfer_plan *plan)
     set_sequence(plan, any_sends(plan) ? ++plan->plans->n_sequenced : 0);
 }
 
+bool xfi_run_is_failing(const xfer_plan *plan)
+{
+  return xfi_state_is_refused(plan->state) ||
+         (plan->state == XFI_RUNNING && plan->run.error.st != XFER_OK);
+}
+
+void xfi_run_note_failed(xfer_plan *plan)
+{
+  if (!xfi_run_is_failing(plan) || plan->run.in_failed) return;
+  plan->run.in_failed = true;
+  plan->run.next_failed = plan->plans->failed;
+  plan->plans->failed = plan;
+}
+
+static void forget_failed(xfer_plan *plan)
+{
+  xfer_plan **at;
+
+  plan->run.is_announced = false;
+  if (!plan->run.in_failed) return; /* so it is in a simulation, which has no list */
+  at = &plan->plans->failed;
+  while (*at != plan)
+    at = &(*at)->run.next_failed;
+  *at = plan->run.next_failed;
+  plan->run.in_failed = false;
+}
+
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
 {
   xfer_plan **at;
 
+  if (!is_unsettled) forget_failed(plan);
   if (plan->run.is_unsettled == is_unsettled) return;
   if (is_unsettled && plan->run.sequence == 0) return; /* the run sends nothing */
   plan->run.is_unsettled = is_unsettled;
@@ -81,7 +109,7 @@ void xfi_run_tell_destroyed(xfer_plan *plan)
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.error.text);
-  if (refused) uncount(plan->plans, plan->run.sequence);
+  if (refused && !plan->run.is_announced) uncount(plan->plans, plan->run.sequence);
 }
 
 /* Called once all ranks know who has begun a failed run. If some ranks have sent in it and others

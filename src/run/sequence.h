@@ -19,6 +19,12 @@ void xfi_run_take_sequence(xfer_plan *plan);
  * the next run or has met them in a wait, a commit or a release. A run that sends no messages never
  * is. */
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
+/* Has the last run failed on this rank, or did it not begin, so that its wait is to tell the peers?
+ */
+bool xfi_run_is_failing(const xfer_plan *plan);
+/* Note such a plan of the caller's: xfi_run_announce() finds it, until xfi_run_set_unsettled() says
+ * that its run is settled. */
+void xfi_run_note_failed(xfer_plan *plan);
 /* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
  * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
  * it took place on no rank, so it is not counted, unless others count it by now, and later runs

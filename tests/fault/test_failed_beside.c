@@ -1,0 +1,182 @@
+/* Two plans in flight, of one of which a run fails or does not begin on a rank. What that rank does
+ * before its wait for that run does not wait for ranks that are in the run: they are told before,
+ * and nobody waits for the deadline.
+ */
+#include "fault/fault.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static const char why[] = "the loss is not a number";
+
+/* How rank 1 does not begin the run of the first plan, and what all ranks do before they wait. */
+typedef struct scenario {
+  const char *name;
+  uint32_t lane;
+  bool by_version;  /* its version does not grow; otherwise the caller refuses */
+  bool other_first; /* the other plan runs before the first one, otherwise after it */
+  bool waits_first; /* the wait for the other plan comes first */
+  bool gathers;     /* all gather bytes before they wait */
+  bool destroys;    /* rank 1 destroys the plan in place of its wait */
+} scenario;
+
+static const scenario scenarios[] = {
+    {.name = "run", .lane = XFER_LANE_DIRECT},
+    {.name = "run, by version", .lane = XFER_LANE_DIRECT, .by_version = true},
+    {.name = "wait", .lane = XFER_LANE_DIRECT, .other_first = true, .waits_first = true},
+    {.name = "gather", .lane = XFER_LANE_DIRECT, .other_first = true, .gathers = true},
+    {.name = "run, wait, gather", .lane = XFER_LANE_DIRECT, .waits_first = true, .gathers = true},
+    {.name = "run, destroy", .lane = XFER_LANE_DIRECT, .waits_first = true, .destroys = true},
+    {.name = "packed", .lane = XFER_LANE_PACKED},
+    {.name = "broadcast", .lane = XFER_LANE_BROADCAST}};
+enum { N_SCENARIOS = sizeof scenarios / sizeof *scenarios };
+
+static xfer_comm *comms[N_RANKS];
+
+typedef struct one {
+  input in;
+  xfer_plan *plan;
+} one;
+
+static void start(one *x, int rank, uint32_t lane)
+{
+  input_create(&x->in, rank);
+  x->in.options.lane = lane;
+  expect(xfer_plan_create(&x->plan, comms[rank], x->in.tensors, x->in.n_tensors, &x->in.options) ==
+         XFER_OK);
+  expect(input_bind(&x->in, x->plan) == XFER_OK);
+  expect(xfer_plan_commit(x->plan) == XFER_OK);
+}
+
+static void end(one *x)
+{
+  xfer_plan_destroy(x->plan);
+  input_destroy(&x->in);
+}
+
+static void run_well(one *x, uint64_t version)
+{
+  memset(x->in.dst_memory, POISON, sizeof x->in.dst_memory);
+  expect(xfer_plan_run(x->plan, version, NULL) == XFER_OK);
+  expect(xfer_plan_wait(x->plan, 0) == XFER_OK);
+  expect(is_delivered(&x->in));
+}
+
+/* The run that rank 1 does not begin. */
+static void run_badly(const one *x, const scenario *s)
+{
+  const bool is_out = x->in.rank == 1;
+
+  if (is_out && !s->by_version)
+    expect(xfer_plan_refuse(x->plan, why) == XFER_OK);
+  else if (is_out)
+    expect(xfer_plan_run(x->plan, 1, NULL) == XFER_ERR_STATE);
+  else
+    (void)!xfer_plan_run(x->plan, 2, NULL);
+}
+
+static void wait_for_bad(const one *x, const scenario *s)
+{
+  const xfer_status st = xfer_plan_wait(x->plan, 0);
+
+  expect(st != XFER_OK && st != XFER_ERR_TIMEOUT);
+  expect((st == XFER_ERR_STATE) == (x->in.rank == 1));
+  expect(strstr(xfer_last_error(), s->by_version ? "versions must grow" : why) != NULL);
+}
+
+/* Where data goes directly, only the run that rank 1 did not begin fails. */
+static void wait_for_good(const one *x, const scenario *s)
+{
+  const xfer_status st = xfer_plan_wait(x->plan, 0);
+
+  expect(st != XFER_ERR_TIMEOUT);
+  expect(s->lane != XFER_LANE_DIRECT || (st == XFER_OK && is_delivered(&x->in)));
+}
+
+static void play(int rank, void *context)
+{
+  const scenario *s = context;
+  int all[N_RANKS];
+  one bad, good;
+
+  start(&bad, rank, s->lane);
+  start(&good, rank, s->lane);
+  run_well(&bad, 1);
+  if (s->other_first) (void)!xfer_plan_run(good.plan, 2, NULL);
+  run_badly(&bad, s);
+  if (!s->other_first) (void)!xfer_plan_run(good.plan, 2, NULL);
+  if (s->gathers) expect(xfer_comm_all_gather(comms[rank], all, &rank, sizeof rank) == XFER_OK);
+  if (s->waits_first) wait_for_good(&good, s);
+  if (s->destroys && rank == 1) {
+    xfer_plan_destroy(bad.plan);
+    bad.plan = NULL;
+  } else if (s->destroys) {
+    expect(xfer_plan_wait(bad.plan, 0) != XFER_OK);
+  } else {
+    wait_for_bad(&bad, s);
+  }
+  if (!s->waits_first) wait_for_good(&good, s);
+  for (uint64_t version = 3; version < 5 && s->lane == XFER_LANE_DIRECT && !s->destroys;
+       version++) {
+    expect(xfer_plan_commit(bad.plan) == XFER_OK);
+    run_well(&bad, version);
+    run_well(&good, version);
+  }
+  end(&good);
+  end(&bad);
+}
+
+static void test_ranks_in_a_run_are_told_before_another_call(void **state)
+{
+  (void)state;
+  for (int i = 0; i < N_SCENARIOS; i++) {
+    scenario s = scenarios[i];
+
+    print_message("%s\n", s.name);
+    make_comms(comms);
+    run_ranks(N_RANKS, play, &s);
+    destroy_comms(comms);
+    assert_all_as_expected();
+  }
+}
+
+/* No rank begins the run, and no rank waits for it: they run the other plan, and commit anew. */
+static void refuse_on_all(int rank, void *context)
+{
+  one bad, good;
+
+  (void)context;
+  start(&bad, rank, XFER_LANE_DIRECT);
+  start(&good, rank, XFER_LANE_DIRECT);
+  run_well(&bad, 1);
+  expect(xfer_plan_refuse(bad.plan, why) == XFER_OK);
+  run_well(&good, 1);
+  expect(xfer_plan_run(bad.plan, 2, NULL) == XFER_ERR_STATE);
+  expect(xfer_plan_commit(bad.plan) == XFER_OK);
+  run_well(&bad, 2);
+  run_well(&good, 2);
+  end(&good);
+  end(&bad);
+}
+
+static void test_a_run_that_no_rank_begins_harms_none(void **state)
+{
+  (void)state;
+  make_comms(comms);
+  run_ranks(N_RANKS, refuse_on_all, NULL);
+  destroy_comms(comms);
+  assert_all_as_expected();
+}
+
+int main(void)
+{
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_ranks_in_a_run_are_told_before_another_call),
+      cmocka_unit_test(test_a_run_that_no_rank_begins_harms_none),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
