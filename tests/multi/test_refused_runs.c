@@ -143,6 +143,7 @@ static bool refused_before_others_come(xfer_comm *comm, uint32_t lane, double pa
   }
   NEED(xfer_plan_wait(plan, 0) != XFER_OK);
   NEED(strstr(xfer_last_error(), why) != NULL);
+  began = began != 0 || xfer_comm_check(comm) != XFER_OK; /* it was told inside its run */
   (void)MPI_Allreduce(MPI_IN_PLACE, &began, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   if (began == 0) go_on(comm, plan, lane, 3);
   xfer_plan_destroy(plan);
@@ -323,6 +324,7 @@ static void work(void)
     const means wanted = (means)(i % N_MEANS);
     const uint32_t lane = lanes[i / N_MEANS];
     xfer_comm *comm = comm_of(wanted);
+    bool is_sound;
 
     refused_by_all(comm, lane);
     refused_and_destroyed_late(comm, lane);
@@ -331,11 +333,14 @@ static void work(void)
     released_when_refused(comm, lane);
     for (int first = 0; first < 2; first++)
       left_in_turn(comm, lane, first, false);
-    for (double pause = 0.1; !refused_before_others_come(comm, lane, pause) && pause < 5;
-         pause *= 7) {
+    is_sound = false;
+    for (double pause = 0.1; pause < 5; pause *= 7) {
+      is_sound = refused_before_others_come(comm, lane, pause);
+      if (is_sound) break;
       xfer_comm_destroy(comm);
       comm = comm_of(wanted);
     }
+    NEED(is_sound);
     for (int how = 0; how < 4; how++) {
       broken_by_one(&comm, wanted, lane, how % 2 == 1, how / 2 == 1);
     }
