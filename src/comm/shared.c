@@ -149,20 +149,38 @@ void xfi_shared_refuse(xfi_comm *comm, uint64_t what, const char *why)
     if (r != comm->rank && xfi_segment_of(s, r) != NULL) wake(s, r);
 }
 
-xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what)
+/* XFER_ERR_PEER with the reason if a rank has refused it; with `others`, a rank besides this one.
+ */
+static xfer_status check_refused_by(xfi_comm *comm, uint64_t what, bool others)
 {
   const uint64_t kind = XFI_KIND_OF(what);
 
   for (int r = 0; r < comm->size && what != 0; r++) {
     const xfi_segment *theirs = xfi_segment_of((const xfi_shared *)comm, r);
 
-    for (int i = 0; theirs != NULL && r != comm->rank && i < XFI_REFUSALS; i++) {
+    for (int i = 0; theirs != NULL && (r != comm->rank || !others) && i < XFI_REFUSALS; i++) {
       if (atomic_load(&theirs->refused[kind][i]) != what) continue;
       xfi_set_error("%.*s", XFI_BROKEN_BYTES - 1, theirs->whys[kind][i]);
       if (atomic_load(&theirs->refused[kind][i]) == what) return XFER_ERR_PEER;
     }
   }
   return XFER_OK;
+}
+
+xfer_status xfi_shared_check_refused(xfi_comm *comm, uint64_t what)
+{
+  return check_refused_by(comm, what, true);
+}
+
+xfer_status xfi_shared_check_envelope(xfi_comm *comm, xfi_envelope sent, int from,
+                                      xfi_envelope expected)
+{
+  const xfer_status st = xfi_envelope_check(sent, from, expected, comm->rank);
+
+  if (st == XFER_OK || expected.call == XFI_OF_EXCHANGE) return st;
+  XFI_TRY(check_refused_by(comm, sent.sequence, false));
+  XFI_TRY(xfi_shared_check_run(comm, true));
+  return st;
 }
 
 xfer_status xfi_shared_begin(xfi_shared *s)

@@ -69,6 +69,11 @@ static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
   return xfi_comm_check_destroyed(comm);
 }
 
+/* xfi_envelope_check() of what a rank of this host has sent. Where it differs because one of the
+ * two is in a run that has been refused, of which the other knew already, that is the error. */
+xfer_status xfi_shared_check_envelope(xfi_comm *comm, xfi_envelope sent, int from,
+                                      xfi_envelope expected);
+
 /* Before a call: XFER_ERR_COMM with its text if the comm is broken. If all ranks share memory, this
  * only reads memory: MPI_Test() may yield the core, and with more ranks than cores all others then
  * run before this one does again. */

@@ -132,7 +132,7 @@ static xfer_status empty_slot(carrying *s, size_t i)
   const xfi_label label = ring->labels[slot];
   const xfi_label wanted = next_label(s, c);
 
-  XFI_TRY(xfi_envelope_check(label.of, c->peer, wanted.of, s->shared->base.rank));
+  XFI_TRY(xfi_shared_check_envelope(&s->shared->base, label.of, c->peer, wanted.of));
   XFI_CHECK(label.n_bytes == wanted.n_bytes && label.shared <= XFI_CHANNEL_SLOTS, XFER_ERR_MISMATCH,
             "rank %d sends a slot of %u bytes, this rank expects %u", c->peer,
             (unsigned)label.n_bytes, (unsigned)wanted.n_bytes);

@@ -112,9 +112,9 @@ static xfer_status receive(transfer *t, const xfi_message *recv)
 
   if (!atomic_compare_exchange_strong(&p->state, &state, COPYING)) return XFER_OK;
   p->wanted = xfi_comm_envelope(&me->shared.base, t->call, recv->n_bytes);
-  st = xfi_envelope_check(p->sent, recv->peer, p->wanted, rank);
+  st = xfi_shared_check_envelope(&me->shared.base, p->sent, recv->peer, p->wanted);
   if (st != XFER_OK) {
-    atomic_store(&p->state, REFUSED);
+    atomic_store(&p->state, st == XFER_ERR_MISMATCH ? REFUSED : POSTED);
     return st;
   }
   memcpy(recv->data, p->data, recv->n_bytes);
