@@ -242,8 +242,10 @@ xfer_status xfer_plan_test(const xfer_plan *plan, int *over)
 
   XFI_NEED(plan);
   XFI_NEED(over);
-  enter(plan,
-        XFI_INSIDE_WAIT); /* so that ranks that have destroyed this plan count, and no others */
+  if (plan->comm != NULL) { /* so that ranks that have destroyed this plan count, and no others */
+    plan->comm->inside = XFI_INSIDE_WAIT;
+    plan->comm->plan = plan->number;
+  }
   XFI_ON_DEVICE(plan->device, st = xfi_run_test(plan, &is_over));
   if (st == XFER_OK) *over = is_over ? 1 : 0;
   return st;

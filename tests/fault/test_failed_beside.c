@@ -172,11 +172,42 @@ static void test_a_run_that_no_rank_begins_harms_none(void **state)
   assert_all_as_expected();
 }
 
+/* Rank 1 gives a version that does not grow, asks whether the other plan is done, and runs. */
+static void ask_between(int rank, void *context)
+{
+  int is_over = 0;
+  one first, other;
+
+  (void)context;
+  start(&first, rank, XFER_LANE_DIRECT);
+  start(&other, rank, XFER_LANE_DIRECT);
+  run_well(&first, 1);
+  expect(xfer_plan_run(other.plan, 1, NULL) == XFER_OK);
+  if (rank == 1) {
+    expect(xfer_plan_run(first.plan, 1, NULL) == XFER_ERR_STATE);
+    expect(xfer_plan_test(other.plan, &is_over) == XFER_OK);
+  }
+  run_well(&first, 2);
+  expect(xfer_plan_wait(other.plan, 0) == XFER_OK);
+  end(&other);
+  end(&first);
+}
+
+static void test_to_ask_for_one_plan_does_not_fail_a_run_of_another(void **state)
+{
+  (void)state;
+  make_comms(comms);
+  run_ranks(N_RANKS, ask_between, NULL);
+  destroy_comms(comms);
+  assert_all_as_expected();
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_in_a_run_are_told_before_another_call),
       cmocka_unit_test(test_a_run_that_no_rank_begins_harms_none),
+      cmocka_unit_test(test_to_ask_for_one_plan_does_not_fail_a_run_of_another),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
