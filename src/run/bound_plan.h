@@ -84,6 +84,7 @@ typedef struct xfi_plan_run {
   bool in_failed;            /* the plan is in the list plans->failed */
   xfer_plan *next_failed;    /* the next plan of that list; NULL: none */
   bool is_announced;         /* peers have been told before the wait that the run failed here */
+  bool is_number_refused;    /* and all ranks that the number of a run that did not begin is */
   bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
   bool is_sent;              /* all messages of the run have been handed to the comm */
   uint64_t n_data_aborts;    /* the comm's n_data_aborts() when the run began */

@@ -393,6 +393,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine != XFER_OK && !plan->run.is_announced) xfi_run_abort(plan, mine);
+  if (mine != XFER_OK && plan->run.is_announced) xfi_run_refuse_number(plan);
   if (mine == XFER_OK &&
       xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
       xfi_direct_drop_sources(plan->lanes.direct))

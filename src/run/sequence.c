@@ -41,6 +41,12 @@ void xfi_run_take_sequence(xfer_plan *plan)
     set_sequence(plan, any_sends(plan) ? ++plan->plans->n_sequenced : 0);
 }
 
+bool xfi_run_counts_above(const xfer_plan *plan, const xfer_plan *refused)
+{
+  if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND) return any_sends(plan);
+  return plan->state == XFI_REFUSED && plan->run.sequence > refused->run.sequence;
+}
+
 bool xfi_run_is_failing(const xfer_plan *plan)
 {
   return xfi_state_is_refused(plan->state) ||
@@ -59,7 +65,7 @@ static void forget_failed(xfer_plan *plan)
 {
   xfer_plan **at;
 
-  plan->run.is_announced = false;
+  plan->run.is_announced = plan->run.is_number_refused = false;
   if (!plan->run.in_failed) return; /* so it is in a simulation, which has no list */
   at = &plan->plans->failed;
   while (*at != plan)
@@ -109,7 +115,7 @@ void xfi_run_tell_destroyed(xfer_plan *plan)
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.error.text);
-  if (refused && !plan->run.is_announced) uncount(plan->plans, plan->run.sequence);
+  if (refused && !plan->run.is_number_refused) uncount(plan->plans, plan->run.sequence);
 }
 
 /* Called once all ranks know who has begun a failed run. If some ranks have sent in it and others

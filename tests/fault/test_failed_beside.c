@@ -202,12 +202,51 @@ static void test_to_ask_for_one_plan_does_not_fail_a_run_of_another(void **state
   assert_all_as_expected();
 }
 
+/* Rank 1 refuses a run that sends messages, runs a plan without messages, or tries to while that is
+ * in flight, and destroys the first plan. Nobody else came to the run. */
+static void skip_run(int rank, void *context)
+{
+  const bool is_in_flight = *(const bool *)context;
+  one skipped, direct, packed;
+
+  start(&skipped, rank, XFER_LANE_PACKED);
+  start(&direct, rank, XFER_LANE_DIRECT);
+  start(&packed, rank, XFER_LANE_PACKED);
+  run_well(&skipped, 1);
+  if (is_in_flight) expect(xfer_plan_run(direct.plan, 1, NULL) == XFER_OK);
+  if (rank == 1) expect(xfer_plan_refuse(skipped.plan, why) == XFER_OK);
+  if (is_in_flight && rank == 1) expect(xfer_plan_run(direct.plan, 2, NULL) == XFER_ERR_STATE);
+  if (is_in_flight)
+    expect(xfer_plan_wait(direct.plan, 0) == XFER_OK);
+  else
+    run_well(&direct, 1);
+  end(&skipped);
+  run_well(&packed, 1);
+  run_well(&packed, 2);
+  end(&packed);
+  end(&direct);
+}
+
+static void test_a_refused_run_that_no_rank_came_to_is_not_counted(void **state)
+{
+  (void)state;
+  for (int in_flight = 0; in_flight < 2; in_flight++) {
+    bool is_in_flight = in_flight != 0;
+
+    make_comms(comms);
+    run_ranks(N_RANKS, skip_run, &is_in_flight);
+    destroy_comms(comms);
+    assert_all_as_expected();
+  }
+}
+
 int main(void)
 {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_ranks_in_a_run_are_told_before_another_call),
       cmocka_unit_test(test_a_run_that_no_rank_begins_harms_none),
       cmocka_unit_test(test_to_ask_for_one_plan_does_not_fail_a_run_of_another),
+      cmocka_unit_test(test_a_refused_run_that_no_rank_came_to_is_not_counted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
