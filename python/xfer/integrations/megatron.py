@@ -9,8 +9,8 @@ from and into the tensors that Megatron passes, with any strides.
 
 from __future__ import annotations
 
-import torch
-import torch.distributed
+from typing import TYPE_CHECKING
+
 from megatron.core.resharding.copy_services.base import CopyService
 
 from .._torch.steps import Steps
@@ -18,6 +18,9 @@ from ..comm import Comm
 from ..exchange import BothSides, Exchange, Operations, exchange
 from ..typing import Group, Stream
 from ._comms import dropped_if_broken, left_comm, used_comm
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["XferCopyService"]
 
@@ -92,6 +95,8 @@ class XferCopyService(CopyService):
 
     def __init__(self, group: Group | None = None, offloads: bool = False) -> None:
         if group is None:
+            import torch.distributed
+
             group = torch.distributed.group.WORLD
         self._token = object()
         self.group, self.offloads, comm = group, offloads, used_comm(group, self._token)

@@ -49,7 +49,7 @@ xfer_status xfi_cache_call(xfi_plan_cache *cache, xfer_status checked, const xfi
 xfer_status xfi_cache_check(const xfi_plan_cache *cache);
 /* Set the timeout of the comm and of all cached plans. */
 void xfi_cache_set_timeout(xfi_plan_cache *cache, uint64_t timeout_ms);
-/* Destroy all cached plans. Returns the status of the first whose last call failed. */
+/* Destroy all cached plans. Returns the status of the last one whose call failed. */
 xfer_status xfi_cache_clear(xfi_plan_cache *cache);
 /* The same, and free the cache's own memory, when the comm ends. */
 void xfi_cache_free(xfi_plan_cache *cache);
