@@ -278,6 +278,7 @@ class TestSweep(unittest.TestCase):
     """Predicted times; that they are those which docs/performance.md has beside measured ones is docs_say_what_is's."""
 
     MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models")
+    BROADCAST = ("--problem", "bf16[10000,1000] (1)@0:R -> (7)@1-7:R", "--tensors", "400")
 
     def sweep(self, model, train, *args):
         path = os.path.join(self.MODELS, model + ".json")
@@ -300,14 +301,13 @@ class TestSweep(unittest.TestCase):
         self.assertEqual(marked, [1, 2])
 
     def test_broadcast_beyond_a_domain_is_a_guess(self):
-        broadcast = ("--problem", "bf16[10000,1000] (1)@0:R -> (7)@1-7:R", "--tensors", "400", "--domain")
-        self.assertFalse(any(line.endswith("*") for line in lines(*broadcast, "8")))
-        marked = [int(line.split()[0]) for line in lines(*broadcast, "4") if line.endswith(" *")]
+        self.assertFalse(any(line.endswith("*") for line in lines(*self.BROADCAST)))
+        marked = [int(x.split()[0]) for x in lines(*self.BROADCAST, "--domain", "4") if x.endswith(" *")]
         self.assertEqual(marked, [4, 5, 6, 7])
 
     def test_the_root_of_a_broadcast_takes_as_long_as_who_gets_it(self):
-        line = ("--problem", "bf16[10000,1000] (1)@0:R -> (7)@1-7:R", "--tensors", "400", "--json")
-        self.assertEqual(len({rank["seconds"] for rank in json.loads(lines(*line)[0])["ranks"]}), 1)
+        (out,) = lines(*self.BROADCAST, "--json")
+        self.assertEqual(len({rank["seconds"] for rank in json.loads(out)["ranks"]}), 1)
 
     def test_packed_lane_and_an_allocation_for_each_expert_take_longer(self):
         direct, packed = (self.sweep("qwen3-30b-a3b", "megatron:tp2,ep4,dp2", "4", *lane) for lane in ((), ("--packed",)))
@@ -316,9 +316,8 @@ class TestSweep(unittest.TestCase):
         self.assertEqual(fastest, sorted(set(fastest)))
 
     def test_as_many_tensors_take_as_many_bytes(self):
-        one, ten = (
-            json.loads(lines("--problem", "u8[1000] (1)@0:R -> (1)@1:R", "--json", "--tensors", n)[0]) for n in ("1", "10")
-        )
+        line = ("--problem", "u8[1000] (1)@0:R -> (1)@1:R", "--json", "--tensors")
+        one, ten = (json.loads(lines(*line, n)[0]) for n in ("1", "10"))
         self.assertEqual((ten["tensors"], ten["delivered_bytes"]), (10, 10000))
         self.assertEqual(ten["payload_bytes"], 10 * one["payload_bytes"])
         self.assertGreater(ten["ranks"][1]["seconds"], one["ranks"][1]["seconds"])
