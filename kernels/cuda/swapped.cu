@@ -1,7 +1,9 @@
 /*
  * The tiled transpose: copies of single elements whose fastest dim differs between the sides. A
- * block moves a square tile through shared memory, so that it reads along src's fastest dim (dim 1)
- * and writes along dst's (dim 0). If elements are adjacent in rows, it reads and writes units of at
+ * block moves a square through shared memory, so that it reads along src's fastest dim (dim 1) and
+ * writes along dst's (dim 0). Where one of these dims is short, squares are small, and each team of
+ * the block's threads moves one: a whole block would wait for memory for a few hundred bytes. If
+ * elements are adjacent in rows, it reads and writes units of at
  * least 4 bytes, aligned wherever rows begin, so that a warp has more bytes in flight and fewer
  * partial writes.
  */
@@ -29,7 +31,7 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
   /* log2 of the number of lanes that share a row of n elements; no more than it has units. */
   static __device__ __forceinline__ int lanes_log2(int n)
   {
-    const int most = (n + 2 * ELEMS - 2) / ELEMS;
+    const int most = max((n + 2 * ELEMS - 2) / ELEMS, 1);
 
     return most > 16 ? 5 : 32 - __clz(most - 1);
   }
@@ -53,8 +55,8 @@ template <int SIDE, int ELEM, int UNIT, bool ALIGNED> struct rows_of {
   }
 };
 
-/* Where the tile of a block begins, and its extents along dims 0 and 1. */
-struct tile_place {
+/* Where the square of a team begins, and its extents along dims 0 and 1. */
+struct square_place {
   const char *from;
   char *to;
   int64_t src_row; /* from one row to the next, bytes */
@@ -65,40 +67,45 @@ struct tile_place {
   bool is_first;
   const float *scales; /* of the first element, and strides along both dims */
   uint32_t scale_strides[2];
+  int thread; /* the calling one, and how many the team has */
+  int n_threads;
+  char *shared; /* the square in shared memory, its rows, and bytes from one to the next */
+  int n_shared;
+  int pitch;
 };
 
-/* A tile in shared memory, of elements of FROM bytes that become TO bytes. If PACKED, they are
- * adjacent in rows of both sides. Rows of the tile lie along dim 1, and begin at the same place of
- * their first unit as they do in memory. A tile writes those units of dst whose first elements are
- * its own, for which it reads up to HALO more rows. */
-template <int FROM, int TO, bool PACKED> struct swap_tile {
+/* A square in shared memory, of elements of FROM bytes that become TO bytes. If PACKED, they are
+ * adjacent in rows of both sides. Its rows lie along dim 1, and begin at the same place of their
+ * first unit as they do in memory. Those units of dst are written whose first elements are the
+ * square's own, for which up to HALO more rows are read. */
+template <int FROM, int TO, bool PACKED> struct swap_square {
   static constexpr int THREADS = 32 * WARPS;
 
   static constexpr int SIDE = XFI_CUDA_SWAP_SIDE(FROM);
-  static constexpr int SRC_UNIT = PACKED && FROM < 4 ? 4 : FROM;
-  static constexpr int DST_UNIT = PACKED && TO < 4 ? 4 : TO;
+  static constexpr int SRC_UNIT = PACKED ? XFI_CUDA_SWAP_UNIT(FROM) : FROM;
+  static constexpr int DST_UNIT = PACKED ? XFI_CUDA_SWAP_UNIT(TO) : TO;
   static constexpr int ELEMS = DST_UNIT / TO;
   static constexpr int HALO = ELEMS - 1;
-  static constexpr int ROWS = SIDE + (ELEMS > 1 ? ELEMS : 0);
-  static constexpr int PITCH = SIDE * FROM + (FROM < 4 ? 4 : FROM); /* an odd number of banks */
+  static constexpr int ROWS = XFI_CUDA_SWAP_ROWS(SIDE, ELEMS);
+  static constexpr int PITCH = XFI_CUDA_SWAP_PITCH(FROM, SIDE);
   template <bool ALIGNED> using src_rows = rows_of<SIDE, FROM, SRC_UNIT, ALIGNED>;
   template <bool ALIGNED> using dst_rows = rows_of<SIDE, TO, DST_UNIT, ALIGNED>;
 
-  /* The place of row i0 in the tile. Rows whose elements form one unit of dst are far apart, so
-   * that rows which lanes read at once are adjacent, in different banks. */
-  static __device__ __forceinline__ int row_at(uint32_t i0)
+  /* The place of row i0 in shared memory. Rows whose elements form one unit of dst are far apart,
+   * so that rows which lanes read at once are adjacent, in different banks. */
+  static __device__ __forceinline__ int row_at(const square_place &p, uint32_t i0)
   {
-    return (int)(i0 % ELEMS * (ROWS / ELEMS) + i0 / ELEMS) * PITCH;
+    return (int)(i0 % ELEMS * (p.n_shared / ELEMS) + i0 / ELEMS) * p.pitch;
   }
 
   template <bool ALIGNED>
-  static __device__ __forceinline__ void read_rows(const tile_place &p, int64_t step, char *tile)
+  static __device__ __forceinline__ void read_rows(const square_place &p, int64_t step)
   {
     using rows = src_rows<ALIGNED>;
     const int log2 = rows::lanes_log2(p.n1);
-    const int n_at_once = THREADS >> log2;
+    const int n_at_once = p.n_threads >> log2;
     const int64_t next = n_at_once * p.src_row;
-    int i0 = (int)threadIdx.x >> log2;
+    int i0 = p.thread >> log2;
     const char *row = p.from + i0 * p.src_row;
 
 #pragma unroll 1
@@ -117,65 +124,79 @@ template <int FROM, int TO, bool PACKED> struct swap_tile {
 #pragma unroll
       for (int r = 0; r < ROWS_IN_FLIGHT; r++) {
         const char *at = row + r * next;
-        char *in_tile =
-            tile + row_at(i0 + r * n_at_once) + rows::phase_of((uint32_t)(uintptr_t)at) * FROM;
+        char *to = p.shared + row_at(p, i0 + r * n_at_once) +
+                   rows::phase_of((uint32_t)(uintptr_t)at) * FROM;
 
         if (i0 + r * n_at_once < p.n_rows)
           rows::along(at, p.n1, log2,
-                      [&](int i1, int pass) { store_word(in_tile + i1 * FROM, held[r][pass]); });
+                      [&](int i1, int pass) { store_word(to + i1 * FROM, held[r][pass]); });
       }
     }
   }
 };
 
-/* Tile `index` of a piece. */
-template <typename Tile>
-__device__ __forceinline__ tile_place place_of(const xfi_cuda_piece &piece, int64_t index)
+/* The square in tile `index` of a piece; with TEAMS, that of this thread's team, which is empty if
+ * the piece has no more. */
+template <typename Square, bool TEAMS>
+__device__ __forceinline__ square_place place_of(const xfi_cuda_piece &piece, int64_t index,
+                                                 char *shared)
 {
-  const int64_t tiles0 = piece.squares.n0;
-  const int64_t tiles1 = piece.squares.n1;
-  const int64_t x0 = index % tiles0 * Tile::SIDE;
-  int64_t rest = index / tiles0;
-  const int64_t x1 = rest % tiles1 * Tile::SIDE;
-  tile_place p = {piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1],
-                  piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1],
-                  piece.src_stride[0],
-                  piece.dst_stride[1],
-                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[0] - x0),
-                  (int)min((int64_t)Tile::SIDE, (int64_t)piece.extent[1] - x1),
-                  0,
-                  x0 == 0,
-                  piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
-                  {piece.scale_stride[0], piece.scale_stride[1]}};
+  const xfi_cuda_square_tiles &squares = piece.squares;
+  const int n_threads = TEAMS ? Square::THREADS >> squares.teams_log2 : Square::THREADS;
+  const int team = TEAMS ? (int)threadIdx.x / n_threads : 0;
+  const int n_shared = TEAMS ? (int)squares.n_rows : Square::ROWS;
+  const int pitch = TEAMS ? (int)squares.pitch : Square::PITCH;
+  const uint32_t number =
+      TEAMS ? ((uint32_t)index << squares.teams_log2) + (uint32_t)team : (uint32_t)index;
+  const int64_t x0 = (int64_t)(number % squares.n0) * Square::SIDE;
+  uint32_t rest = number / squares.n0;
+  const int64_t x1 = (int64_t)(rest % squares.n1) * Square::SIDE;
+  square_place p = {piece.src + x0 * piece.src_stride[0] + x1 * piece.src_stride[1],
+                    piece.dst + x0 * piece.dst_stride[0] + x1 * piece.dst_stride[1],
+                    piece.src_stride[0],
+                    piece.dst_stride[1],
+                    (int)min((int64_t)Square::SIDE, (int64_t)piece.extent[0] - x0),
+                    (int)min((int64_t)Square::SIDE, (int64_t)piece.extent[1] - x1),
+                    0,
+                    x0 == 0,
+                    piece.scales + x0 * piece.scale_stride[0] + x1 * piece.scale_stride[1],
+                    {piece.scale_stride[0], piece.scale_stride[1]},
+                    TEAMS ? (int)threadIdx.x % n_threads : (int)threadIdx.x,
+                    n_threads,
+                    shared + team * n_shared * pitch,
+                    n_shared,
+                    pitch};
 
-  rest /= tiles1;
+  rest /= squares.n1;
   for (uint32_t d = 2; d < piece.n_dims; d++) {
-    const int64_t x = rest % piece.extent[d];
-    rest /= piece.extent[d];
+    const uint32_t above = div_by(rest, piece.by_extent[d]);
+    const int64_t x = rest - above * piece.extent[d];
+    rest = above;
     p.from += x * piece.src_stride[d];
     p.to += x * piece.dst_stride[d];
     p.scales += x * piece.scale_stride[d];
   }
-  const bool begins_units = ((uintptr_t)p.to | (uint64_t)p.dst_row) % Tile::DST_UNIT == 0;
+  const bool begins_units = ((uintptr_t)p.to | (uint64_t)p.dst_row) % Square::DST_UNIT == 0;
   p.n_rows =
-      (int)min((int64_t)p.n0 + (begins_units ? 0 : Tile::HALO), (int64_t)piece.extent[0] - x0);
+      (int)min((int64_t)p.n0 + (begins_units ? 0 : Square::HALO), (int64_t)piece.extent[0] - x0);
+  if (TEAMS && number >= squares.n) p.n_rows = p.n1 = 0;
   return p;
 }
 
 /* How a kind of pieces writes units of dst. Elements are converted between the tile and dst. */
 template <uint32_t KIND, int FROM, int TO, bool PACKED>
-struct swap_units : swap_tile<FROM, TO, PACKED> {
+struct swap_units : swap_square<FROM, TO, PACKED> {
   static constexpr bool IS_SCALED = KIND >= XFI_CUDA_SWAP_QUANTISE;
 
-  using tiled = swap_tile<FROM, TO, PACKED>;
-  using tiled::DST_UNIT, tiled::ELEMS, tiled::row_at;
+  using square = swap_square<FROM, TO, PACKED>;
+  using square::DST_UNIT, square::ELEMS, square::row_at;
 
   /* Writes the unit of a row of dst that begins at the row's element i0. The row is a column of the
-   * tile, at `column`, and `scales` has the scale of element 0. */
+   * square, at `column`, and `scales` has the scale of element 0. */
   template <bool ALIGNED>
-  static __device__ __forceinline__ void write_unit(const tile_place &p, const xfi_convert &convert,
-                                                    char *row, int64_t step, int i0,
-                                                    const char *column, const float *scales)
+  static __device__ __forceinline__ void
+  write_unit(const square_place &p, const xfi_convert &convert, char *row, int64_t step, int i0,
+             const char *column, const float *scales)
   {
     const uint32_t from = (uint32_t)(uintptr_t)p.from;
     float scale = IS_SCALED ? scales[max(i0, 0) * p.scale_strides[0]] : 0;
@@ -185,10 +206,10 @@ struct swap_units : swap_tile<FROM, TO, PACKED> {
     for (int j = 0; j < ELEMS; j++) {
       const int i = i0 + j;
       const int phase =
-          tiled::template src_rows<ALIGNED>::phase_of(from + (uint32_t)i * (uint32_t)p.src_row);
+          square::template src_rows<ALIGNED>::phase_of(from + (uint32_t)i * (uint32_t)p.src_row);
 
       if (i >= p.n_rows || (!ALIGNED && i < 0)) continue;
-      const word<FROM> elem = load_word<FROM>(column + row_at(i) + phase * FROM);
+      const word<FROM> elem = load_word<FROM>(column + row_at(p, i) + phase * FROM);
       if (IS_SCALED && p.scale_strides[0] != 0) scale = scales[i * p.scale_strides[0]];
       if constexpr (IS_SCALED)
         put_number<TO>(made, j, quantise_number<FROM>(elem.at[0], convert.from, scale));
@@ -221,28 +242,26 @@ struct swapped : swap_units<KIND, FROM, TO, PACKED> {
   static constexpr bool SMALL_TABLES = true;
 
   using units = swap_units<KIND, FROM, TO, PACKED>;
-  using tiled = swap_tile<FROM, TO, PACKED>;
-  using tiled::PITCH, tiled::ROWS, tiled::THREADS;
+  using square = swap_square<FROM, TO, PACKED>;
 
   template <bool ALIGNED>
-  static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const tile_place &p,
-                                              char *tile)
+  static __device__ __forceinline__ void move(const xfi_cuda_piece &piece, const square_place &p)
   {
-    using rows = typename tiled::template dst_rows<ALIGNED>;
+    using rows = typename square::template dst_rows<ALIGNED>;
     const xfi_convert convert = piece.convert;
     const int64_t step = PACKED ? TO : piece.dst_stride[0];
     const int log2 = rows::lanes_log2(p.n0);
-    const int n_at_once = THREADS >> log2;
-    int i1 = (int)threadIdx.x >> log2;
+    const int n_at_once = p.n_threads >> log2;
+    int i1 = p.thread >> log2;
     char *row = p.to + i1 * p.dst_row;
 
-    tiled::template read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1], tile);
+    square::template read_rows<ALIGNED>(p, PACKED ? FROM : piece.src_stride[1]);
     __syncthreads();
 #pragma unroll 1
     for (; i1 < p.n1; i1 += n_at_once, row += n_at_once * p.dst_row)
       rows::along(row, p.n0, log2, [&](int i0, int) {
         if (i0 >= 0 || p.is_first)
-          units::template write_unit<ALIGNED>(p, convert, row, step, i0, tile + i1 * FROM,
+          units::template write_unit<ALIGNED>(p, convert, row, step, i0, p.shared + i1 * FROM,
                                               p.scales + i1 * p.scale_strides[1]);
       });
     __syncthreads(); /* the next tile overwrites this one */
@@ -250,17 +269,23 @@ struct swapped : swap_units<KIND, FROM, TO, PACKED> {
 
   __device__ __forceinline__ void operator()(const xfi_cuda_piece &piece, int64_t index) const
   {
-    __shared__ __align__(16) char tile[ROWS * PITCH];
+    __shared__ __align__(16) char shared[square::ROWS * square::PITCH];
 
     if (piece.kind != KIND) return;
-    const tile_place p = place_of<tiled>(piece, index);
+    if (piece.squares.teams_log2 > 0) {
+      move<false>(piece, place_of<square, true>(piece, index, shared));
+      return;
+    }
+    const square_place p = place_of<square, false>(piece, index, shared);
     const uint64_t src_begins = (uintptr_t)p.from | (uint64_t)p.src_row;
     const uint64_t dst_begins = (uintptr_t)p.to | (uint64_t)p.dst_row;
 
-    if (PACKED && (src_begins | dst_begins) % LINE_BYTES == 0)
-      move<PACKED>(piece, p, tile);
+    /* Rows that begin lines are worth a case of their own where a unit has several elements. */
+    constexpr bool HAS_LINES = PACKED && FROM < XFI_CUDA_SWAP_UNIT(FROM);
+    if (HAS_LINES && (src_begins | dst_begins) % LINE_BYTES == 0)
+      move<HAS_LINES>(piece, p);
     else
-      move<false>(piece, p, tile);
+      move<false>(piece, p);
   }
 };
 

@@ -356,16 +356,40 @@ static bool is_packed(const xfi_copy *c, int64_t fast, int64_t src_bytes)
   return c->src_stride[fast] == src_bytes && c->dst_stride[c->n_dims - 1] == c->run_bytes;
 }
 
+/* How the piece's dims 0 and 1 are cut into squares, and how many a tile has. */
+static void end_squares(xfi_cuda_table *table, xfi_cuda_piece *piece, int64_t src_bytes,
+                        int64_t in_unit, int64_t tile_bytes)
+{
+  const int64_t side = XFI_CUDA_SWAP_SIDE(src_bytes);
+  const int64_t n0 = least(piece->extent[0], side);
+  const int64_t n1 = least(piece->extent[1], side);
+  const int64_t room =
+      XFI_CUDA_SWAP_ROWS(side, in_unit) * XFI_CUDA_SWAP_PITCH(src_bytes, side); /* of a block */
+  xfi_cuda_square_tiles *squares = &piece->squares;
+
+  squares->n0 = (uint32_t)((piece->extent[0] + side - 1) / side);
+  squares->n1 = (uint32_t)((piece->extent[1] + side - 1) / side);
+  squares->n = squares->n0 * squares->n1;
+  for (uint32_t d = 2; d < piece->n_dims; d++)
+    squares->n *= piece->extent[d];
+  squares->n_rows = (uint32_t)XFI_CUDA_SWAP_ROWS(n0, in_unit);
+  squares->pitch = (uint32_t)XFI_CUDA_SWAP_PITCH(src_bytes, n1);
+  while (squares->teams_log2 < XFI_CUDA_SWAP_TEAMS_LOG2 &&
+         (int64_t)squares->n_rows * squares->pitch << (squares->teams_log2 + 1) <= room &&
+         n0 * n1 * src_bytes << (squares->teams_log2 + 1) <= tile_bytes)
+    squares->teams_log2++;
+  xfi_cuda_piece_end(table,
+                     (squares->n + (INT64_C(1) << squares->teams_log2) - 1) >> squares->teams_log2);
+}
+
 /* Adds a transpose of elements of 1 << src_log2 bytes, or of converted ones. */
 static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint32_t src_log2,
-                               int64_t fast)
+                               int64_t fast, int64_t tile_bytes)
 {
   xfi_copy c = *copy;
   const int64_t src_bytes = xfi_copy_src_run(copy);
-  const int64_t side = XFI_CUDA_SWAP_SIDE(src_bytes);
   const bool packed = is_packed(copy, fast, src_bytes);
   xfi_cuda_piece *piece;
-  int64_t n_tiles;
 
   xfi_copy_swap_dims(&c, fast, c.n_dims - 2); /* becomes the piece's dim 1 */
   XFI_TRY(xfi_cuda_piece_begin(&piece, table, &c));
@@ -377,12 +401,8 @@ static xfer_status add_swapped(xfi_cuda_table *table, const xfi_copy *copy, uint
                       : (uint32_t)XFI_CUDA_SWAP_CONVERT_KIND(src_bytes, c.run_bytes);
     piece->scales = c.scales;
   }
-  piece->squares.n0 = (piece->extent[0] + side - 1) / side;
-  piece->squares.n1 = (uint32_t)((piece->extent[1] + side - 1) / side);
-  n_tiles = piece->squares.n0 * piece->squares.n1;
-  for (uint32_t d = 2; d < piece->n_dims; d++)
-    n_tiles *= piece->extent[d];
-  xfi_cuda_piece_end(table, n_tiles);
+  end_squares(table, piece, src_bytes, packed ? XFI_CUDA_SWAP_UNIT(c.run_bytes) / c.run_bytes : 1,
+              tile_bytes);
   return XFER_OK;
 }
 
@@ -393,7 +413,7 @@ static xfer_status add_converts(xfi_cuda_tables *tables, const xfi_copy *c, int6
   const int64_t fast = v->op == XFI_CONVERT_AMAX ? -1 : swapped_dim(c, v->dst_bytes);
 
   if (fast >= 0 && is_packed(c, fast, v->src_bytes))
-    return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, 0, fast);
+    return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, 0, fast, tile_bytes);
   return add_elements(table_of(tables, c), c, tile_bytes);
 }
 
@@ -410,7 +430,7 @@ static xfer_status add_copy(xfi_cuda_tables *tables, const xfi_copy *c, int64_t 
   const uint32_t word_log2 =
       xfi_cuda_word_log2(src_starts(c) | dst_starts(c) | (uint64_t)c->run_bytes);
   const int64_t fast = swapped_dim(c, INT64_C(1) << word_log2);
-  if (fast >= 0) return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, word_log2, fast);
+  if (fast >= 0) return add_swapped(&tables->at[XFI_CUDA_SWAPPED], c, word_log2, fast, tile_bytes);
   if (c->src != NULL && INT64_C(1) << word_log2 < WORD_BYTES_MAX)
     return add_narrow(tables, c, word_log2, tile_bytes);
   return add_rows(&tables->at[XFI_CUDA_ROWS], c, word_log2, tile_bytes);

@@ -32,6 +32,17 @@ extern "C" {
 /* Elements along a side of the square tiles that are transposed, by an element's size in src. Rows
  * of a tile then have 128 to 512 bytes. */
 #define XFI_CUDA_SWAP_SIDE(bytes) ((bytes) <= 2 ? 128 : (bytes) <= 8 ? 64 : 32)
+/* Bytes of the units that are read or written where elements are adjacent in rows. */
+#define XFI_CUDA_SWAP_UNIT(bytes) ((bytes) < 4 ? 4 : (bytes))
+/* Bytes from one row of a square to the next in shared memory: a row of n elements begins at the
+ * same place of its first unit as in memory. */
+#define XFI_CUDA_SWAP_PITCH(bytes, n)                                                              \
+  ((((n) * (bytes) + 2 * XFI_CUDA_SWAP_UNIT(bytes) - (bytes)-1) / XFI_CUDA_SWAP_UNIT(bytes) | 1) * \
+   XFI_CUDA_SWAP_UNIT(bytes))
+/* Rows of a square of n elements along dim 0, of which a unit of dst has `in_unit`: whole units,
+ * and what one reaches into the next square. */
+#define XFI_CUDA_SWAP_ROWS(n, in_unit) (((n) + 2 * (in_unit)-2) / (in_unit) * (in_unit))
+#define XFI_CUDA_SWAP_TEAMS_LOG2 3 /* at most: a team is at least a warp */
 
 /* x / d for 0 <= x < 2^31 and 1 <= d < 2^31, as (umulhi(x, magic) + x) >> shift (Granlund and
  * Montgomery). Aligned so that kernels load both at once. */
@@ -102,10 +113,15 @@ typedef struct xfi_cuda_line_tiles {
   xfi_cuda_div by_run_words;
 } xfi_cuda_line_tiles;
 
-/* Squares of XFI_CUDA_SWAP_SIDE() elements along dims 0 and 1, for each index of the other dims. */
+/* Squares of at most XFI_CUDA_SWAP_SIDE() elements along dims 0 and 1, for each index of the other
+ * dims. The threads of a block form teams, each of which moves a square of its own. */
 typedef struct xfi_cuda_square_tiles {
-  int64_t n0; /* tiles along dim 0 */
+  uint32_t n0; /* squares along dim 0 */
   uint32_t n1;
+  uint32_t n; /* squares in all; a tile is one for each team */
+  uint32_t teams_log2;
+  uint32_t n_rows; /* along dim 0, in shared memory: enough for each square */
+  uint32_t pitch;  /* bytes from one row there to the next: an odd number of banks */
 } xfi_cuda_square_tiles;
 
 /* Runs of the box of a digest, in units of the tensor's order: a tile is some blocks of one long

@@ -200,6 +200,31 @@ static void transposes(const char *src, char *dst, double flat)
   }
 }
 
+/* The middle dims of 4 change places with the last, of a few words: squares are small. */
+static void small_transposes(const char *src, char *dst, double flat)
+{
+  static const int64_t shapes[][2] = {{8, 12}, {12, 43}, {24, 11}, {12, 128}, {128, 12}};
+
+  for (int64_t word = 1; word <= 16; word *= 2) {
+    printf("transpose of %2lld B words:", (long long)word);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+      const int64_t rows = shapes[i][0];
+      const int64_t cols = shapes[i][1];
+      const int64_t n = BYTES / word / rows / cols;
+      const xfi_copy c = {.src = src,
+                          .dst = dst,
+                          .run_bytes = word,
+                          .n_dims = 3,
+                          .extent = {n, cols, rows},
+                          .src_stride = {rows * cols * word, word, cols * word},
+                          .dst_stride = {rows * word, n * rows * word, word}};
+      const double rate = run_bytes(&c, 1, BLOCKS_ALONE, 2 * n * cols * rows * word);
+      printf("  %3lld x %3lld %5.0f %5.3f", (long long)rows, (long long)cols, rate, rate / flat);
+    }
+    printf("\n");
+  }
+}
+
 /* Short runs at odd addresses, which lie two apart on one side. */
 static void odd_rows(const char *src, char *dst, double flat)
 {
@@ -269,6 +294,7 @@ int main(void)
     printf("   %.3f\n", at_alone / flat[3]);
   }
   transposes(src, dst, flat[3]);
+  small_transposes(src, dst, flat[3]);
   enum { PIECES = 5461 };
   xfi_copy *many = calloc(PIECES, sizeof *many);
   for (int i = 0; i < PIECES; i++) {

@@ -305,6 +305,21 @@ static void walk_row(tile_visitor *v, const xfi_cuda_piece *p, run_place row, in
       if (k >= 0 && (i >= 0 || x0 == 0)) move(v, p, step(p, row, 0, k), 0, p->run_elems);
 }
 
+/* A team's part of shared memory: room for the square's rows, where they begin as in memory, and
+ * for those that its last units reach into. */
+static void check_shared(const xfi_cuda_piece *p, int64_t n0, int64_t n1, int64_t from, int64_t to,
+                         int64_t side, bool packed)
+{
+  const int64_t in_unit = packed && to < 4 ? 4 / to : 1;
+  const int64_t room = (side + (in_unit > 1 ? in_unit : 0)) * (side * from + (from < 4 ? 4 : from));
+
+  NEED(p->squares.teams_log2 <= 3);
+  NEED((int64_t)p->squares.n_rows * p->squares.pitch << p->squares.teams_log2 <= room);
+  NEED(p->squares.n_rows >= n0 + in_unit - 1 && p->squares.n_rows % in_unit == 0);
+  NEED(p->squares.pitch >= n1 * from + (packed && from < 4 ? 4 - from : 0));
+  NEED(p->squares.pitch / most(from, 4) % 2 == 1 && p->squares.pitch % most(from, 4) == 0);
+}
+
 static void walk_square(tile_visitor *v, const xfi_cuda_piece *p, int64_t index)
 {
   const int64_t from = p->convert.dst_bytes == 0 ? p->run_elems : p->convert.src_bytes;
@@ -320,6 +335,7 @@ static void walk_square(tile_visitor *v, const xfi_cuda_piece *p, int64_t index)
   run_place at = step(p, step(p, (run_place){p->src, p->dst, 0}, 0, x0), 1, x1);
 
   NEED(n0 > 0 && n1 > 0);
+  check_shared(p, n0, n1, from, to, side, packed);
   NEED(!packed || (p->dst_stride[0] == to && p->src_stride[1] == from));
   for (uint32_t d = 2; d < p->n_dims; d++) {
     at = step(p, at, d, rest % p->extent[d]);
@@ -396,7 +412,9 @@ void walk_tile(tile_visitor *v, int table, const xfi_cuda_piece *p, int64_t inde
   if (table == DIGEST_TABLE)
     walk_digest(v, p, index);
   else if (table == XFI_CUDA_SWAPPED)
-    walk_square(v, p, index);
+    for (int64_t i = index << p->squares.teams_log2;
+         i < least((index + 1) << p->squares.teams_log2, p->squares.n); i++)
+      walk_square(v, p, i);
   else if (is_skewed)
     walk_skewed(v, table, p, index);
   else if (has_lines)
