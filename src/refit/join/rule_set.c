@@ -58,6 +58,24 @@ static int count_bare_stages(const xfi_rule_set *p)
   return n_with > 0 && m->n_layers == m->n_config_layers ? n_bare : 0;
 }
 
+/* Stages that have another number of layers than the first, of a model all of whose layers are
+ * there. */
+static int count_uneven_stages(const xfi_rule_set *p)
+{
+  const xfer_model *m = p->model;
+  int n_uneven = 0, n_first = 0;
+
+  for (int stage = 0; stage < p->side->pp; stage++) {
+    int n_here = 0;
+
+    for (int i = 0; i < m->n_layers; i++)
+      n_here += p->stages[i] % p->side->pp == stage;
+    if (stage == 0) n_first = n_here;
+    n_uneven += n_here != n_first;
+  }
+  return m->n_layers == m->n_config_layers ? n_uneven : 0;
+}
+
 xfer_status xfi_rule_set_open(xfi_rule_set *p, const xfer_side *side, const xfer_model *model,
                               const int *stages)
 {
@@ -79,9 +97,10 @@ xfer_status xfi_rule_set_open(xfi_rule_set *p, const xfer_side *side, const xfer
   if (p->layer_prefix == NULL) p->layer_prefix = side->framework->layer_prefix;
   if (p->extra_layer_prefix == NULL) p->extra_layer_prefix = side->framework->extra_layer_prefix;
   XFI_TRY(add_rules(p, side->framework->locals, side->framework->n_locals));
-  XFI_TRY(xfi_vec_reserve(&p->vars, &p->vars_cap, p->n_vars + 2, sizeof *p->vars));
+  XFI_TRY(xfi_vec_reserve(&p->vars, &p->vars_cap, p->n_vars + 3, sizeof *p->vars));
   p->vars[p->n_vars++] = (xfi_var){"extra_layers", model->n_extra};
   p->vars[p->n_vars++] = (xfi_var){"bare_stages", count_bare_stages(p)};
+  p->vars[p->n_vars++] = (xfi_var){"uneven_stages", count_uneven_stages(p)};
   p->scopes[1] = xfi_side_scope(side, &model->scope);
   p->scopes[0] = (xfi_scope){.vars = p->vars, .n_vars = p->n_vars, .next = &p->scopes[1]};
   for (int i = 0; i < n; i++)

@@ -95,6 +95,7 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            ("megatron", "gemma4_untied"): "has the embedding as the output layer of this family without experts",
            ("megatron", "bailing_moe_v2_groups_bias"): "has biases of q, k and v here (use_qkv_bias)",
            ("megatron", "ernie4_5_moe_interval"): "makes experts of each layer of this family from moe_layer_start_index on",
+           ("megatron", "falcon_h1_groups_5"): "stages of this family with one number of layers alone",
            ("megatron", "exaone4_5"): "or pads none",
            ("megatron", "nemotron_bias"): "makes no biases of this family's MLP",
            ("megatron", "sarvam_mla_plain"): "puts a norm into linear_q_proj of this family that no checkpoint has",
