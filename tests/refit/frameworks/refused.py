@@ -3,6 +3,8 @@
 REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in ("deepseek", "jamba", "kimi_linear", "step3p5", "deepseek_v3", "step3_text")},
            ("vllm", "bailing_2_5_rest"): "in layers past the last whole group of 2",
            **{(side, "bailing_moe_v2_norm_head"): "divides each column of the output layer by its norm" for side in ("vllm", "sglang")},
+           **{("sglang", family): "takes one tensor at a time" for family in ("deepseek_vl2", "deepseek_vl2_noaux")},
+           ("sglang", "deepseek_vl2_plain"): "whatever ep says", ("sglang", "mimo_v2_flash_window_heads"): "columns; the configuration says 128", ("sglang", "internlm2"): "takes wqkv apart by groups of heads",
            ("sglang", "qwen3_5_few"): "what the text's configuration leaves to its class",
            ("vllm", "mistral4_unsaid"): "the configuration says that it has",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
