@@ -5,6 +5,9 @@ REFUSED = {**{("vllm", family + "_tied"): "ties no output layer" for family in (
            **{(side, "bailing_moe_v2_norm_head"): "divides each column of the output layer by its norm" for side in ("vllm", "sglang")},
            **{("sglang", family): "takes one tensor at a time" for family in ("deepseek_vl2", "deepseek_vl2_noaux")},
            ("sglang", "deepseek_vl2_plain"): "whatever ep says", ("sglang", "mimo_v2_flash_window_heads"): "columns; the configuration says 128", ("sglang", "internlm2"): "takes wqkv apart by groups of heads",
+           **{(side, "mimo_v2_flash_sinkless"): "has no sinks of attention" for side in ("vllm", "sglang")}, **{(side, "laguna_ungated"): "takes no gates of attention" for side in ("vllm", "sglang")},
+           **{(side, family + "_sizeless"): "; the configuration says" for side, families in (
+               ("vllm", ("qwen3_moe", "glm4_moe", "mixtral", "olmoe", "phimoe")), ("sglang", ("qwen3_moe", "glm4_moe"))) for family in families},
            ("sglang", "qwen3_5_few"): "what the text's configuration leaves to its class",
            ("vllm", "mistral4_unsaid"): "the configuration says that it has",
            ("vllm", "deepseek_v4_mxfp4_room"): "vLLM pads experts of these sizes",
