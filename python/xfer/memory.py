@@ -188,7 +188,11 @@ def _of_interface(x: object, interface: Any, device: int) -> Memory:
     address, read_only = data
     dtype = getattr(x, "dtype", None)
     # A typestr cannot name bf16 and fp8, but the name of a dtype can.
-    name = dtypes.dtype_name(dtype) if hasattr(dtype, "name") else dtypes.of_typestr(interface.get("typestr"))
+    name = (
+        dtypes.dtype_name(dtype)
+        if dtype is not None and hasattr(dtype, "name")
+        else dtypes.of_typestr(interface.get("typestr"))
+    )
     if interface.get("mask") is not None:
         raise TypeError("an array with a mask")
     shape = tuple(listed(interface.get("shape"), "shape"))

@@ -161,7 +161,7 @@ class _Request:
         inside = mesh.get_coordinate() is not None
         device = self._comm.device
         local = torch.empty(
-            layout._part(self._comm.rank)[1] if inside else (0,),
+            layout.local_shape(self._comm.rank) if inside else (0,),
             dtype=torch_dtype(torch, dtype),
             device=torch.device("cpu") if device is None else torch.device("cuda", device),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -28,10 +28,10 @@ class FlatPart:
     shape: tuple[int, ...]
     first: int
     last: int
-    memory: Any
+    memory: torch.Tensor
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> torch.dtype:
         """The dtype of the elements."""
         return self.memory.dtype
 
@@ -83,7 +83,23 @@ def _path(module: str, name: str) -> str:
     return _clean(f"{module}.{name}" if module else name)
 
 
-def _of_zero(name: str, parameter: torch.nn.Parameter) -> FlatPart:
+class _Partition(Protocol):
+    """DeepSpeed's tensor of one rank's elements of a parameter."""
+
+    ds_numel: int
+
+    def detach(self) -> torch.Tensor: ...
+
+
+class _Partitioned(Protocol):
+    """What DeepSpeed adds to a parameter that it partitions."""
+
+    ds_tensor: _Partition
+    ds_process_group: torch.distributed.ProcessGroup
+    ds_shape: torch.Size
+
+
+def _of_zero(name: str, parameter: _Partitioned) -> FlatPart:
     """Return the part of a parameter that ZeRO-3 has partitioned."""
     memory, n = parameter.ds_tensor.detach(), parameter.ds_tensor.ds_numel
     if memory.numel() != n:
@@ -114,5 +130,5 @@ def flat_parts(module: torch.nn.Module) -> dict[str, Any]:
         for n, x in own:
             name = _path(path, n)
             if name not in parts:
-                parts[name] = _of_zero(name, x) if hasattr(x, "ds_tensor") else x.detach()
+                parts[name] = _of_zero(name, cast(_Partitioned, x)) if hasattr(x, "ds_tensor") else x.detach()
     return parts
