@@ -232,9 +232,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_run(xfer_plan *plan, uint64_t ver
  * next run. A rank that will not come to xfer_plan_wait() may destroy the plan in its place.
  *
  * On a host ranks may be inside a run that another one refuses. It tells them in its next
- * collective call of another plan or of the comm; where data travels in messages, only in its next
- * run of a plan that moves data between ranks, or in its xfer_plan_wait() for the refused one, so
- * it makes no other collective call before.
+ * collective call of another plan or of the comm, or in its xfer_plan_wait() for the refused one.
  *
  * If the plan is not committed, or its last run failed, this refuses the next commit instead: this
  * rank is to destroy the plan next, or withdraws its refusal by a commit. docs/errors.md says in

@@ -124,7 +124,7 @@ void xfi_comm_enter(xfi_plans *plans, const xfer_plan *plan, xfi_inside call)
 {
   plans->comm->inside = call;
   if (plan != NULL) plans->comm->plan = plan->number;
-  xfi_run_announce(plans, plan, call == XFI_INSIDE_RUN);
+  xfi_run_announce(plans, plan);
 }
 
 void xfi_comm_count_plan(xfi_plans *plans)

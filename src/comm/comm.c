@@ -202,10 +202,11 @@ xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expecte
             "rank %d sends %llu bytes in %s to rank %d, which expects %llu in %s" IN_ONE_ORDER,
             from, (unsigned long long)sent.n_bytes, call_name(sent.call), to,
             (unsigned long long)expected.n_bytes, call_name(expected.call));
-  XFI_CHECK(sent.sequence == expected.sequence, XFER_ERR_MISMATCH,
+  XFI_CHECK(sent.run.sequence == expected.run.sequence, XFER_ERR_MISMATCH,
             "rank %d sends in run %llu of the comm's plans, rank %d expects what is sent in run "
             "%llu (0: in a call without a plan)" IN_ONE_ORDER,
-            from, (unsigned long long)sent.sequence, to, (unsigned long long)expected.sequence);
+            from, (unsigned long long)sent.run.sequence, to,
+            (unsigned long long)expected.run.sequence);
   return XFER_OK;
 }
 

@@ -83,10 +83,16 @@ typedef enum xfi_carry_call {
   XFI_OF_ROUND,
   XFI_OF_BROADCAST
 } xfi_carry_call;
+/* A run whose messages other ranks may have sent, though this one refuses it. All 0: another one.
+ */
+typedef struct xfi_run_id {
+  uint64_t sequence; /* its number, see xfi_run_take_sequence() */
+  uint64_t lanes;    /* the number of its lanes, by which ranks refuse it */
+} xfi_run_id;
 typedef struct xfi_envelope {
   xfi_carry_call call; /* the call that the bytes belong to */
   uint64_t n_bytes;
-  uint64_t sequence; /* number of the run that they belong to, see xfi_comm; 0: no counted run */
+  xfi_run_id run; /* the run that they belong to */
 } xfi_envelope;
 /* XFER_ERR_MISMATCH unless what `from` sends is what `to` expects. */
 XFI_PLUGIN_API xfer_status xfi_envelope_check(xfi_envelope sent, int from, xfi_envelope expected,
@@ -161,8 +167,8 @@ typedef struct xfi_comm_ops {
   uint64_t (*n_data_aborts)(xfi_comm *comm);
   /* XFER_OK if no rounds were cancelled since n_data_aborts() was n_aborts. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_aborts);
-  /* Tell all ranks that this one takes no part in the messages of a run, given by its sequence
-   * number; or, given XFI_DESTROYED | its number, that this rank has destroyed a plan and comes
+  /* Tell all ranks that this one takes no part in the messages of a run, given by the number of its
+   * lanes; or, given XFI_DESTROYED | its number, that this rank has destroyed a plan and comes
    * neither to a commit, nor to its next run, nor to the wait for that. A rank that waits there
    * fails, which breaks the comm; if none does, nothing is broken. If the ranks cannot be told,
    * this may break the comm. No run is refused where messages can be cancelled. */
@@ -213,10 +219,8 @@ struct xfi_comm {
   uint64_t n_gatherings; /* gatherings made by xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
   xfi_inside inside;
-  /* The number of the run whose messages are next (xfi_run_take_sequence()); 0: ranks cannot refuse
-   * the run. */
-  uint64_t sequence;
-  uint64_t plan; /* number of the plan that a commit, run or wait is for, see refuse */
+  xfi_run_id run; /* the run whose messages are next */
+  uint64_t plan;  /* number of the plan that a commit, run or wait is for, see refuse */
   xfi_cancellation cancellation;     /* when to cancel the next rounds and broadcasts */
   bool refuses;                      /* the next call that checks xfi_comm_refused() fails, */
   char refusal[XFI_ERROR_BYTES + 4]; /* with this text, which is cut like any error text */
@@ -235,7 +239,7 @@ static inline bool xfi_comm_can_cancel(const xfi_comm *comm)
 static inline xfi_envelope xfi_comm_envelope(const xfi_comm *comm, xfi_carry_call call,
                                              uint64_t n_bytes)
 {
-  return (xfi_envelope){call, n_bytes, call == XFI_OF_EXCHANGE ? 0 : comm->sequence};
+  return (xfi_envelope){call, n_bytes, call == XFI_OF_EXCHANGE ? (xfi_run_id){0, 0} : comm->run};
 }
 
 /* This library's version. The messages between ranks may differ in every version. */

@@ -71,7 +71,7 @@ xfer_status xfi_mpi_all_gather(xfi_comm *comm, void *all, const void *mine, size
 static xfer_status start_one(xfi_mpi_comm *t, const xfi_message *m, bool receives,
                              MPI_Request *request)
 {
-  const int tag = XFI_MPI_TAG_ROUND + (int)(t->shared.base.sequence % t->n_round_tags);
+  const int tag = XFI_MPI_TAG_ROUND + (int)(t->shared.base.run.sequence % t->n_round_tags);
   int n = (int)m->n_bytes; /* the check below comes before its use */
 
   XFI_CHECK(m->n_bytes <= XFI_MESSAGE_BYTES, XFER_ERR_OVERFLOW,

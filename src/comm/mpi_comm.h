@@ -16,7 +16,7 @@ enum { XFI_MPI_TAG_NOTICE = 1, XFI_MPI_TAG_LEAVE = 2, XFI_MPI_TAG_ROUND = 3 };
  * the sender has refused a run, or destroyed a plan. */
 typedef struct xfi_mpi_notice {
   uint64_t token;      /* the token of the sender's comm; 0: no notice has arrived */
-  uint64_t refused;    /* number of the refused run, or XFI_DESTROYED | number of the
+  uint64_t refused;    /* number of the refused run's lanes, or XFI_DESTROYED | number of the
                           plan; 0: the comm is broken */
   uint64_t gathering;  /* the gathering in which the sender waits; 0: it waits in none */
   uint64_t n_gathered; /* gatherings by messages that the sender had completed */

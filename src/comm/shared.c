@@ -178,7 +178,7 @@ xfer_status xfi_shared_check_envelope(xfi_comm *comm, xfi_envelope sent, int fro
   const xfer_status st = xfi_envelope_check(sent, from, expected, comm->rank);
 
   if (st == XFER_OK || expected.call == XFI_OF_EXCHANGE) return st;
-  XFI_TRY(check_refused_by(comm, sent.sequence, false));
+  XFI_TRY(check_refused_by(comm, sent.run.lanes, false));
   XFI_TRY(xfi_shared_check_run(comm, true));
   return st;
 }

@@ -65,7 +65,7 @@ void xfi_shared_abort(xfi_comm *comm, const char *why);
 /* Whether a wait, for messages of a run or in a gathering, is in vain because of a refusal. */
 static inline xfer_status xfi_shared_check_run(xfi_comm *comm, bool is_of_run)
 {
-  if (is_of_run && comm->sequence != 0) XFI_TRY(comm->ops->check_refused(comm, comm->sequence));
+  if (is_of_run && comm->run.lanes != 0) XFI_TRY(comm->ops->check_refused(comm, comm->run.lanes));
   return xfi_comm_check_destroyed(comm);
 }
 

@@ -65,15 +65,16 @@ typedef struct xfi_plan_lanes {
   bool any_sends;           /* some ranks send messages; agreed */
   bool shares_gpu;          /* another process of the comm uses this rank's GPU */
   bool may_stay;            /* binds since the commit changed only addresses */
+  uint64_t number;          /* how many lanes the comm's plans had had with these; agreed */
   unsigned char domain[64]; /* the device's domain() when the lanes were made */
 } xfi_plan_lanes;
 
 /* The run that began last, and what came before it: run.c, sequence.c. */
 typedef struct xfi_plan_run {
-  uint64_t epoch;    /* how many runs began since the lanes were made */
-  uint64_t version;  /* the version given to the run */
-  uint64_t sequence; /* the run's number, see xfi_run_take_sequence() */
-  uint64_t n_begun;  /* runs begun in all; while fewer are complete, destinations are torn */
+  uint64_t epoch;   /* how many runs began since the lanes were made */
+  uint64_t version; /* the version given to the run */
+  xfi_run_id id;    /* the next run's, once it was tried */
+  uint64_t n_begun; /* runs begun in all; while fewer are complete, destinations are torn */
   uint64_t n_complete;
   xfi_error error;       /* of enqueuing the run, or why it was refused */
   bool refuses_commit;   /* error.text is for ranks that come to a commit once this plan is gone */
@@ -84,7 +85,6 @@ typedef struct xfi_plan_run {
   bool in_failed;            /* the plan is in the list plans->failed */
   xfer_plan *next_failed;    /* the next plan of that list; NULL: none */
   bool is_announced;         /* peers have been told before the wait that the run failed here */
-  bool is_number_refused;    /* and all ranks that the number of a run that did not begin is */
   bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
   bool is_sent;              /* all messages of the run have been handed to the comm */
   uint64_t n_data_aborts;    /* the comm's n_data_aborts() when the run began */

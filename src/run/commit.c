@@ -260,6 +260,7 @@ static xfer_status do_work(xfer_plan *plan, const xfi_commit_vote *votes, combin
     XFI_TRY(xfi_rebind_direct(plan, &rebound, deadline));
   if (!rebound) all->most = LANES_REBUILD;
   if (all->most != LANES_REBUILD) return XFER_OK;
+  plan->lanes.number = ++plan->plans->n_lanes;
   plan->lanes.uses_snapshots = all->have_room;
   if (plan->amax_plan != NULL) XFI_TRY(xfi_plan_commit(plan->amax_plan, XFER_OK));
   XFI_TRY(make_lanes(plan, votes, all, deadline));

@@ -49,7 +49,7 @@ static xfer_status enqueue(xfer_plan *plan, xfer_stream stream)
   if (plan->lanes.local != NULL) XFI_TRY_DONE(copy_locally(plan, stream));
   plan->comm->cancellation =
       (xfi_cancellation){xfi_direct_propagate_abort, plan->lanes.direct, plan->run.epoch};
-  plan->comm->sequence = plan->run.sequence;
+  plan->comm->run = plan->run.id;
   XFI_TRY_DONE(xfi_pipeline_start(plan->lanes.pipeline, plan, stream));
   plan->run.is_sent = true;
   XFI_TRY_DONE(xfi_direct_join(plan->lanes.direct, stream));
@@ -75,7 +75,7 @@ static xfer_status check_peers(const xfer_plan *plan, uint64_t later)
    * publishes its reason before it sets its flags. */
   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     if (aborted == XFER_OK) aborted = xfi_direct_check(p->lanes.direct, p->run.epoch + later);
-  XFI_TRY(plan->comm->ops->check_refused(plan->comm, plan->run.sequence));
+  XFI_TRY(plan->comm->ops->check_refused(plan->comm, plan->run.id.lanes));
   XFI_TRY(xfi_comm_check_destroyed(plan->comm));
   return aborted;
 }
@@ -393,7 +393,6 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
   XFI_CHECK(!is_late, XFER_ERR_TIMEOUT, "run %llu is not complete on rank %d yet; wait again",
             (unsigned long long)plan->run.epoch, plan->moves->rank);
   if (mine != XFER_OK && !plan->run.is_announced) xfi_run_abort(plan, mine);
-  if (mine != XFER_OK && plan->run.is_announced) xfi_run_refuse_number(plan);
   if (mine == XFER_OK &&
       xfi_plan_is_fresh(plan) && /* unmap sources before their owners learn that they may go */
       xfi_direct_drop_sources(plan->lanes.direct))

@@ -12,7 +12,7 @@
 
 bool xfi_run_can_refuse(const xfer_plan *plan)
 {
-  return plan->run.sequence != 0 && !xfi_comm_can_cancel(plan->comm);
+  return plan->run.id.sequence != 0 && !xfi_comm_can_cancel(plan->comm);
 }
 
 /* A further plan of a comm that ends, once the time of all is over. */
@@ -55,9 +55,8 @@ void xfi_run_break_messages(const xfer_plan *plan)
 }
 
 /* Cancel the messages of a failed run, unless another run's end has cancelled them. If the run
- * did not begin here, nothing is cancelled before it is known that another rank began it, and with
- * `keeps_number` no rank is told of its number. */
-static void end_messages(xfer_plan *plan, bool keeps_number)
+ * did not begin here, nothing is cancelled before it is known that another rank began it. */
+static void end_messages(xfer_plan *plan)
 {
   const xfi_comm_ops *comm = plan->comm->ops;
   const bool has_begun = plan->state == XFI_RUNNING;
@@ -71,8 +70,8 @@ static void end_messages(xfer_plan *plan, bool keeps_number)
     return;
   if (has_begun || !xfi_run_can_refuse(plan))
     xfi_comm_abort_with_error(plan->comm, comm->abort_data);
-  else if (!keeps_number)
-    comm->refuse(plan->comm, plan->run.sequence, xfer_last_error());
+  else
+    comm->refuse(plan->comm, plan->run.id.lanes, xfer_last_error());
 }
 
 /* Abort a failed run on the peers, and wait for what is still in flight. `pending` becomes the text
@@ -112,7 +111,7 @@ static void fail_run(xfer_plan *plan)
     plan->state = xfi_state_after(plan->state, XFI_CALL_WAIT, XFI_FAILED);
 }
 
-static void abort_run(xfer_plan *plan, xfer_status st, bool keeps_number)
+void xfi_run_abort(xfer_plan *plan, xfer_status st)
 {
   const xfi_deadline deadline = xfi_run_abort_deadline(plan->plans);
   char why[XFI_ERROR_BYTES];
@@ -121,7 +120,7 @@ static void abort_run(xfer_plan *plan, xfer_status st, bool keeps_number)
   snprintf(why, sizeof why, "%s", xfer_last_error());
   xfi_run_await_before(plan);
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    end_messages(p, keeps_number);
+    end_messages(p);
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     xfi_direct_give_up(p->lanes.direct, p, st);
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
@@ -131,53 +130,25 @@ static void abort_run(xfer_plan *plan, xfer_status st, bool keeps_number)
   xfi_set_error("%.300s%.200s", why, pending);
 }
 
-void xfi_run_abort(xfer_plan *plan, xfer_status st)
-{
-  abort_run(plan, st, false);
-}
-
-/* May the peers be told already? */
-static bool can_announce(const xfer_plan *plan, bool before_run)
-{
-  return xfi_run_is_failing(plan) && !plan->run.is_announced &&
-         (before_run || plan->run.sequence == 0 || plan->state == XFI_RUNNING);
-}
-
-void xfi_run_refuse_number(xfer_plan *plan)
-{
-  if (plan->run.is_number_refused || !xfi_state_is_refused(plan->state) ||
-      !xfi_run_can_refuse(plan))
-    return;
-  plan->run.is_number_refused = true;
-  if (xfi_plan_has_messages(plan))
-    plan->comm->ops->refuse(plan->comm, plan->run.sequence, plan->run.error.text);
-}
-
-static void announce(xfer_plan *plan, bool keeps_number)
+static void announce(xfer_plan *plan)
 {
   const xfer_status st = xfi_error_report(&plan->run.error);
 
   if (plan->state != XFI_RUNNING) plan->run.deadline = xfi_run_deadline(plan);
-  abort_run(plan, st, keeps_number); /* which waits for nobody on a host */
+  xfi_run_abort(plan, st); /* which waits for nobody on a host */
   plan->run.is_announced = true;
-  plan->run.is_number_refused = !keeps_number;
   if (plan->state == XFI_RUNNING) return;
   plan->state = xfi_state_after(plan->state, XFI_CALL_REFUSE, XFI_FAILED); /* for good */
   plan->lanes.may_stay = false; /* their flags are now those of a run that nobody completes */
 }
 
-void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan, bool is_run)
+void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan)
 {
   char why[XFI_ERROR_BYTES];
 
   if (plans->failed == NULL || !plans->device->ops->is_synchronous) return;
   snprintf(why, sizeof why, "%s", xfer_last_error());
   for (xfer_plan *p = plans->failed; p != NULL; p = p->run.next_failed)
-    if (p != plan) {
-      const bool keeps_number = !is_run || !xfi_run_counts_above(plan, p);
-
-      if (can_announce(p, is_run)) announce(p, keeps_number);
-      if (!keeps_number) xfi_run_refuse_number(p);
-    }
+    if (p != plan && xfi_run_is_failing(p) && !p->run.is_announced) announce(p);
   xfi_set_error("%s", why);
 }

@@ -35,12 +35,8 @@ void xfi_run_break_messages(const xfer_plan *plan);
 void xfi_run_abort(xfer_plan *plan, xfer_status st);
 /* Before a call of another plan, or of the comm: tell the peers now of the runs that have failed or
  * did not begin on this rank, instead of in their waits. On a host a run returns once its data has
- * moved, so a rank that is in one of those does not come to this call before it knows. A run with a
- * number that did not begin is announced only before another run, and the number is refused only
- * before a run with a higher one, since until then xfi_run_tell_destroyed() may take it back.
- * `plan`: whose call it is; NULL: the comm's. */
-void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan, bool is_run);
-/* Refuse the number of such a run, unless that has been done. */
-void xfi_run_refuse_number(xfer_plan *plan);
+ * moved, so a rank that is in one of those does not come to this call before it knows. `plan`:
+ * whose call it is; NULL: the comm's. */
+void xfi_run_announce(xfi_plans *plans, const xfer_plan *plan);
 
 #endif

@@ -29,22 +29,19 @@ bool xfi_plan_has_messages(const xfer_plan *plan)
   return any;
 }
 
-static void set_sequence(xfer_plan *plan, uint64_t sequence)
+static void set_id(xfer_plan *plan, xfi_run_id id)
 {
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
-    p->run.sequence = sequence;
+    p->run.id = id;
 }
 
 void xfi_run_take_sequence(xfer_plan *plan)
 {
-  if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND)
-    set_sequence(plan, any_sends(plan) ? ++plan->plans->n_sequenced : 0);
-}
-
-bool xfi_run_counts_above(const xfer_plan *plan, const xfer_plan *refused)
-{
-  if (plan->state == XFI_COMMITTED || plan->state == XFI_REBOUND) return any_sends(plan);
-  return plan->state == XFI_REFUSED && plan->run.sequence > refused->run.sequence;
+  if (plan->state != XFI_COMMITTED && plan->state != XFI_REBOUND) return;
+  if (any_sends(plan))
+    set_id(plan, (xfi_run_id){++plan->plans->n_sequenced, plan->lanes.number});
+  else
+    set_id(plan, (xfi_run_id){0, 0});
 }
 
 bool xfi_run_is_failing(const xfer_plan *plan)
@@ -65,7 +62,7 @@ static void forget_failed(xfer_plan *plan)
 {
   xfer_plan **at;
 
-  plan->run.is_announced = plan->run.is_number_refused = false;
+  plan->run.is_announced = false;
   if (!plan->run.in_failed) return; /* so it is in a simulation, which has no list */
   at = &plan->plans->failed;
   while (*at != plan)
@@ -80,7 +77,7 @@ void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
 
   if (!is_unsettled) forget_failed(plan);
   if (plan->run.is_unsettled == is_unsettled) return;
-  if (is_unsettled && plan->run.sequence == 0) return; /* the run sends nothing */
+  if (is_unsettled && plan->run.id.sequence == 0) return; /* the run sends nothing */
   plan->run.is_unsettled = is_unsettled;
   at = &plan->plans->unsettled;
   if (is_unsettled) {
@@ -102,10 +99,11 @@ static void uncount(xfi_plans *plans, uint64_t sequence)
   uint64_t n_later = 0;
 
   for (const xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
-    n_later += p->run.sequence > sequence;
+    n_later += p->run.id.sequence > sequence;
   if (sequence <= plans->n_agreed || sequence + n_later != plans->n_sequenced) return;
   for (xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
-    if (p->run.sequence > sequence) set_sequence(p, p->run.sequence - 1);
+    if (p->run.id.sequence > sequence)
+      set_id(p, (xfi_run_id){p->run.id.sequence - 1, p->run.id.lanes});
   plans->n_sequenced--;
 }
 
@@ -115,7 +113,7 @@ void xfi_run_tell_destroyed(xfer_plan *plan)
 
   if (plan->main != NULL || (!refused && !plan->run.refuses_commit)) return;
   plan->comm->ops->refuse(plan->comm, XFI_DESTROYED | plan->number, plan->run.error.text);
-  if (refused && !plan->run.is_number_refused) uncount(plan->plans, plan->run.sequence);
+  if (refused) uncount(plan->plans, plan->run.id.sequence);
 }
 
 /* Called once all ranks know who has begun a failed run. If some ranks have sent in it and others
@@ -125,19 +123,17 @@ void xfi_run_tell_destroyed(xfer_plan *plan)
 static void end_left_over(const xfer_plan *plan)
 {
   const xfi_run_result *results = plan->run.results;
-  bool sends = false;
   bool is_one_plan = true;
   int n_begun = 0;
   int n_out = 0;
 
   for (int r = 0; r < plan->comm->size; r++) {
-    sends = sends || results[r].sequence != 0;
     is_one_plan = is_one_plan && results[r].plan == results[0].plan;
     n_begun += results[r].has_begun != 0 && results[r].has_messages != 0;
   }
   for (int r = 0; r < plan->comm->size; r++)
     n_out += results[r].has_begun == 0 && (results[r].has_messages != 0 || !is_one_plan);
-  if (sends && !xfi_comm_can_cancel(plan->comm) && n_begun > 0 && n_out > 0)
+  if (!xfi_comm_can_cancel(plan->comm) && n_begun > 0 && n_out > 0)
     xfi_comm_abort_with_error(plan->comm, plan->comm->ops->abort_data);
 }
 
@@ -181,14 +177,14 @@ xfer_status xfi_run_agree(const xfer_plan *plan, xfer_status mine, xfi_deadline 
                                  .has_begun = plan->state == XFI_RUNNING,
                                  .has_messages = xfi_plan_has_messages(plan),
                                  .plan = plan->number,
-                                 .sequence = plan->run.sequence,
+                                 .sequence = plan->run.id.sequence,
                                  .sum =
                                      mine == XFER_OK ? xfi_verify_mine(plan) : (xfi_sum){{0, 0}}};
   const xfi_run_result *results = plan->run.results; /* of all ranks */
   bool failed = false;
   xfer_status st;
 
-  comm->sequence = plan->run.sequence;
+  comm->run = plan->run.id;
   st = xfi_run_gather_results(&failed, plan, &result, "waits for", deadline);
   if (st == XFER_OK && failed) st = xfi_comm_agree(comm, mine, deadline);
   if (st != XFER_OK) {

@@ -19,9 +19,6 @@ void xfi_run_take_sequence(xfer_plan *plan);
  * the next run or has met them in a wait, a commit or a release. A run that sends no messages never
  * is. */
 void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
-/* Will the next run of the plan have a higher number than the run of another plan that this rank
- * refused? */
-bool xfi_run_counts_above(const xfer_plan *plan, const xfer_plan *refused);
 /* Has the last run failed on this rank, or did it not begin, so that its wait is to tell the peers?
  */
 bool xfi_run_is_failing(const xfer_plan *plan);

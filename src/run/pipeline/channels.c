@@ -325,7 +325,7 @@ void xfi_channels_begin(xfi_channels *c, const xfer_plan *plan)
 {
   if (c->all.n == 0) return;
   rewind_all(c);
-  plan->comm->sequence = plan->run.sequence;
+  plan->comm->run = plan->run.id;
   plan->comm->ops->carry_begin(plan->comm, &c->all);
   c->has_begun = true;
 }

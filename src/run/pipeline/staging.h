@@ -30,6 +30,7 @@ struct xfi_plans {
   xfi_device *device;
   uint64_t timeout_ms;  /* of the comm's own calls, and of plans that set none */
   uint64_t n_created;   /* number of plans made, which numbers them; the same on every rank */
+  uint64_t n_lanes;     /* how often lanes were made, for all plans; the same on every rank */
   uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
                          * if all run their plans in one order */
   uint64_t n_agreed;    /* the most such runs that any rank had counted when ranks last agreed */
