@@ -81,17 +81,16 @@ typedef struct xfi_plan_run {
   xfi_deadline deadline; /* when all waits for the run end */
   bool is_half_written;  /* a staged plan's destinations may be torn */
   bool is_unsettled;     /* this rank refused the run and does not know whether others sent in it */
-  xfer_plan *next_unsettled; /* the next of the comm's plans with is_unsettled; NULL: none */
-  bool in_failed;            /* the plan is in the list plans->failed */
-  xfer_plan *next_failed;    /* the next plan of that list; NULL: none */
-  bool is_announced;         /* peers have been told before the wait that the run failed here */
-  bool is_open;              /* xfi_run_assume_complete() counted the run, which may yet fail */
-  bool is_sent;              /* all messages of the run have been handed to the comm */
-  uint64_t n_data_aborts;    /* the comm's n_data_aborts() when the run began */
-  xfi_run_result *results;   /* [size of the comm] memory for a wait, which allocates nothing */
-  xfi_event *started;        /* the point on the caller's stream where the run began */
-  xfi_event *finished;       /* the point where the run ended on this rank */
-  xfi_event *before;         /* where the run before it ended, for which nobody may have waited */
+  bool in_failed;        /* the plan is in the list plans->failed */
+  xfer_plan *next_failed;  /* the next plan of that list; NULL: none */
+  bool is_announced;       /* peers have been told before the wait that the run failed here */
+  bool is_open;            /* xfi_run_assume_complete() counted the run, which may yet fail */
+  bool is_sent;            /* all messages of the run have been handed to the comm */
+  uint64_t n_data_aborts;  /* the comm's n_data_aborts() when the run began */
+  xfi_run_result *results; /* [size of the comm] memory for a wait, which allocates nothing */
+  xfi_event *started;      /* the point on the caller's stream where the run began */
+  xfi_event *finished;     /* the point where the run ended on this rank */
+  xfi_event *before;       /* where the run before it ended, for which nobody may have waited */
 } xfi_plan_run;
 
 /* What is "agreed" is the same on every rank. */

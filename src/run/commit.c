@@ -339,7 +339,7 @@ xfer_status xfi_commit_end(xfer_plan *plan, const xfi_commit_vote *votes, xfi_de
   if (st == XFER_OK && all.most != LANES_KEEP)
     plan->memory.mark = allocation_mark(plan); /* after the commit's own allocations */
   /* A rank with a run in flight cannot commit, so no rank is in a run that this one refused. */
-  if (agreed) xfi_run_set_unsettled(plan, false);
+  if (agreed) xfi_run_settle(plan);
   conclude(plan, st);
   if (st != XFER_OK && agreed && all.most != LANES_KEEP) xfi_plan_drop_lanes(plan);
   return st;
@@ -382,7 +382,7 @@ xfer_status xfi_plan_release(xfer_plan *plan, xfer_status mine)
   /* If ranks meant different plans, some would free memory that others still have mapped. */
   XFI_TRY(xfi_run_gather_results(&failed, plan, &result, "releases", deadline));
   if (failed) XFI_TRY(xfi_comm_agree(plan->comm, mine, deadline));
-  xfi_run_set_unsettled(plan, false);
+  xfi_run_settle(plan);
   if (plan->amax_plan != NULL) XFI_TRY(xfi_plan_release(plan->amax_plan, XFER_OK));
   xfi_plan_drop_lanes(plan);
   plan->state = xfi_state_after(plan->state, XFI_CALL_RELEASE, XFI_ENDED);

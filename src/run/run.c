@@ -106,8 +106,6 @@ static xfer_status check_none_aborted(const xfer_plan *plan)
 /* May this run begin, in a state that allows runs? */
 static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stream)
 {
-  const xfer_plan *one = plan->plans->unsettled;
-  const bool refused_another = one != NULL && (one != plan || one->run.next_unsettled != NULL);
   const xfi_allocation *changed;
 
   if (plan->state == XFI_REBOUND) XFI_TRY(plan->comm->ops->check(plan->comm));
@@ -130,8 +128,8 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
             "staging memory was left to a failed run of another plan; commit again");
   /* Messages on a device do not say to which run they belong. So where others may have sent some in
    * a run that this rank refused, it receives none of another run before. */
-  XFI_CHECK(!refused_another || !xfi_comm_can_cancel(plan->comm) ||
-                xfi_pipeline_is_empty(plan->lanes.pipeline),
+  XFI_CHECK(!xfi_comm_can_cancel(plan->comm) || xfi_pipeline_is_empty(plan->lanes.pipeline) ||
+                !xfi_run_is_other_unsettled(plan),
             XFER_ERR_STATE,
             "this rank refused a run of another plan, which others may have begun: call "
             "xfer_plan_wait() for that one before");
@@ -155,7 +153,7 @@ static void refuse(xfer_plan *plan, xfi_call call, xfer_status st)
   plan->state = xfi_state_after(plan->state, call, XFI_FAILED);
   xfi_error_keep(&plan->run.error, st);
   reset_sent(plan);
-  xfi_run_set_unsettled(plan, true);
+  plan->run.is_unsettled = plan->run.id.sequence != 0; /* else the run sends nothing */
   if (plan->lanes.pipeline->channels.has_begun ||
       (!xfi_run_can_refuse(plan) && (st == XFER_ERR_PEER || st == XFER_ERR_COMM)))
     xfi_run_break_messages(plan);
@@ -199,7 +197,7 @@ xfer_status xfi_run_start(xfer_plan *plan, uint64_t version, xfer_stream stream)
     return st;
   }
   reset_sent(plan);
-  xfi_run_set_unsettled(plan, false);
+  xfi_run_settle(plan);
   plan->run.is_open = false;
   plan->run.epoch++;
   plan->run.n_begun++;
@@ -280,7 +278,7 @@ void xfi_run_abandon(xfer_plan *plan)
   xfi_run_tell_destroyed(plan);
   if (plan->run.is_unsettled && !xfi_run_can_refuse(plan))
     plan->comm->ops->abort_data(plan->comm, plan->run.error.text);
-  xfi_run_set_unsettled(plan, false);
+  xfi_run_settle(plan);
   if (plan->lanes.direct == NULL || plan->lanes.pipeline == NULL || is_over) return;
   if (plan->state == XFI_RUNNING) {
     st = xfi_error_report(&plan->run.error);
@@ -398,7 +396,7 @@ xfer_status xfi_run_wait(xfer_plan *plan, uint64_t timeout_ms)
       xfi_direct_drop_sources(plan->lanes.direct))
     plan->lanes.may_stay = false;
   st = xfi_run_agree(plan, mine, agreement_deadline(plan, deadline));
-  xfi_run_set_unsettled(plan, false); /* messages of a run that was refused have been cancelled */
+  xfi_run_settle(plan); /* messages of a run that was refused have been cancelled */
   if (st == XFER_OK && xfi_plan_is_staged(plan))
     st = xfi_staged_write(plan, agreement_deadline(plan, deadline));
   if (st == XFER_OK) {

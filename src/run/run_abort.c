@@ -104,7 +104,7 @@ static void abort_lanes(xfer_plan *plan, xfer_status st, xfi_deadline deadline,
  * that other ranks may still read. */
 static void fail_run(xfer_plan *plan)
 {
-  xfi_run_set_unsettled(plan, false);
+  xfi_run_settle(plan);
   if (plan->state == XFI_COMMITTED)
     plan->state = xfi_state_after(plan->state, XFI_CALL_RUN, XFI_FAILED);
   if (plan->state == XFI_RUNNING || xfi_state_is_refused(plan->state))

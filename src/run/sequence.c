@@ -58,11 +58,11 @@ void xfi_run_note_failed(xfer_plan *plan)
   plan->plans->failed = plan;
 }
 
-static void forget_failed(xfer_plan *plan)
+void xfi_run_settle(xfer_plan *plan)
 {
   xfer_plan **at;
 
-  plan->run.is_announced = false;
+  plan->run.is_unsettled = plan->run.is_announced = false;
   if (!plan->run.in_failed) return; /* so it is in a simulation, which has no list */
   at = &plan->plans->failed;
   while (*at != plan)
@@ -71,23 +71,13 @@ static void forget_failed(xfer_plan *plan)
   plan->run.in_failed = false;
 }
 
-void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled)
+bool xfi_run_is_other_unsettled(const xfer_plan *plan)
 {
-  xfer_plan **at;
+  const xfer_plan *other = plan->plans->failed;
 
-  if (!is_unsettled) forget_failed(plan);
-  if (plan->run.is_unsettled == is_unsettled) return;
-  if (is_unsettled && plan->run.id.sequence == 0) return; /* the run sends nothing */
-  plan->run.is_unsettled = is_unsettled;
-  at = &plan->plans->unsettled;
-  if (is_unsettled) {
-    plan->run.next_unsettled = *at;
-    *at = plan;
-    return;
-  }
-  while (*at != plan)
-    at = &(*at)->run.next_unsettled;
-  *at = plan->run.next_unsettled;
+  while (other != NULL && (other == plan || !other->run.is_unsettled))
+    other = other->run.next_failed;
+  return other != NULL;
 }
 
 /* Take back the number of a run that this rank refused. As far as it knows no other rank has begun
@@ -98,11 +88,11 @@ static void uncount(xfi_plans *plans, uint64_t sequence)
 {
   uint64_t n_later = 0;
 
-  for (const xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
-    n_later += p->run.id.sequence > sequence;
+  for (const xfer_plan *p = plans->failed; p != NULL; p = p->run.next_failed)
+    n_later += p->run.is_unsettled && p->run.id.sequence > sequence;
   if (sequence <= plans->n_agreed || sequence + n_later != plans->n_sequenced) return;
-  for (xfer_plan *p = plans->unsettled; p != NULL; p = p->run.next_unsettled)
-    if (p->run.id.sequence > sequence)
+  for (xfer_plan *p = plans->failed; p != NULL; p = p->run.next_failed)
+    if (p->run.is_unsettled && p->run.id.sequence > sequence)
       set_id(p, (xfi_run_id){p->run.id.sequence - 1, p->run.id.lanes});
   plans->n_sequenced--;
 }

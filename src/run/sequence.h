@@ -15,16 +15,16 @@ bool xfi_plan_has_messages(const xfer_plan *plan);
  * refused run counts too, since others may have sent in it. Runs of plans that a comm keeps have no
  * number: each call that uses one agrees with all ranks first. */
 void xfi_run_take_sequence(xfer_plan *plan);
-/* A run that this rank refused is unsettled, since others may have begun it, until this rank begins
- * the next run or has met them in a wait, a commit or a release. A run that sends no messages never
- * is. */
-void xfi_run_set_unsettled(xfer_plan *plan, bool is_unsettled);
 /* Has the last run failed on this rank, or did it not begin, so that its wait is to tell the peers?
  */
 bool xfi_run_is_failing(const xfer_plan *plan);
-/* Note such a plan of the caller's: xfi_run_announce() finds it, until xfi_run_set_unsettled() says
- * that its run is settled. */
+/* Note such a plan of the caller's: xfi_run_announce() finds it, until its run is settled. */
 void xfi_run_note_failed(xfer_plan *plan);
+/* The run is settled: this rank begins the next one, or has met the others in a wait, a commit or a
+ * release. Until then others may have begun a run that this rank refused. */
+void xfi_run_settle(xfer_plan *plan);
+/* Has this rank refused a run of another plan that sends messages, and is that unsettled? */
+bool xfi_run_is_other_unsettled(const xfer_plan *plan);
 /* Before a plan is destroyed: if this rank refused its run and has not waited, or tried to refuse
  * one before a commit, those who come to the run or the commit are told. If nobody comes to the run
  * it took place on no rank, so it is not counted, unless others count it by now, and later runs

@@ -34,9 +34,8 @@ struct xfi_plans {
   uint64_t n_sequenced; /* runs that send messages (xfi_run_take_sequence()); the same on every rank
                          * if all run their plans in one order */
   uint64_t n_agreed;    /* the most such runs that any rank had counted when ranks last agreed */
-  xfer_plan *unsettled; /* the plans with run.is_unsettled, a list by run.next_unsettled */
   xfer_plan *failed;    /* the caller's plans whose run failed or did not begin on this rank, until
-                         * its wait, a list by run.next_failed */
+                         * it is settled, a list by run.next_failed */
   xfi_allocator allocator; /* the allocator of the next block */
   xfi_staging_block slots;
   uint64_t snapshot_bytes; /* size of all plans' snapshots, which have blocks of their own */
