@@ -140,18 +140,16 @@ xfer_status xfi_comm_create_host(xfi_comm **comm, xfer_all_gather_fn all_gather,
 {
   const xfi_comm_ops *ops = control_only ? &control_ops : &host_ops;
   xfer_status st = XFER_OK;
+  xfer_status mine;
   host_comm *made = xfi_calloc(1, sizeof *made);
-  void *endpoints = xfi_host_endpoints(size);
 
-  XFI_CHECK_DONE(made != NULL && endpoints != NULL,
-                 XFER_ERR_NOMEM, /* without endpoints the others cannot be reached */
-                 "a comm of %d ranks", size);
-  XFI_TRY_DONE(xfi_host_bootstrap(&made->shared, endpoints, prepare(made, ops, rank, size),
-                                  all_gather, context));
+  XFI_CHECK_DONE(made != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
+  mine = prepare(made, ops, rank, size);
+  if (made->shared.endpoints == NULL) XFI_TRY_DONE(mine); /* the others cannot be reached */
+  XFI_TRY_DONE(xfi_host_bootstrap(&made->shared, mine, all_gather, context));
   *comm = &made->shared.base;
   made = NULL;
 done:
-  xfi_free(endpoints);
   host_destroy((xfi_comm *)made);
   return st;
 }

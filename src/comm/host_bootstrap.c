@@ -322,8 +322,8 @@ void *xfi_host_endpoints(int n)
   return xfi_calloc((size_t)n, sizeof(endpoint));
 }
 
-xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status mine,
-                               xfer_all_gather_fn all_gather, void *context)
+xfer_status xfi_host_bootstrap(xfi_shared *shared, xfer_status mine, xfer_all_gather_fn all_gather,
+                               void *context)
 {
   bootstrap b = {.rank = shared->host_rank,
                  .size = shared->n_host_ranks,
@@ -332,7 +332,7 @@ xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status 
                  .context = context,
                  .listener = -1,
                  .file = -1,
-                 .endpoints = endpoints};
+                 .endpoints = shared->endpoints};
   xfer_status st = XFER_OK;
 
   b.own.version = XFI_VERSION;

@@ -59,7 +59,6 @@ static void transport_free(xfi_mpi_comm *t)
 {
   if (t == NULL) return;
   xfi_shared_end(&t->shared);
-  xfi_free(t->endpoints);
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
@@ -180,8 +179,6 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
     t->refusal_sends[i] = MPI_REQUEST_NULL;
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_host_ranks)));
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &host_rank)));
-  t->endpoints = xfi_host_endpoints(n_host_ranks);
-  XFI_CHECK_DONE(t->endpoints != NULL, XFER_ERR_NOMEM, "a comm of %d ranks", size);
   XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_host_ranks, host_rank, true));
   *out = t;
   t = NULL;
@@ -300,8 +297,7 @@ xfer_status xfer_comm_create_mpi(xfer_comm **comm, MPI_Comm mpi_comm)
     /* If some ranks of a host cannot share memory, none of them does: they send each other
      * messages. */
     s->base.shares_all = s->n_host_ranks > 1 &&
-                         xfi_host_bootstrap(s, transport->endpoints, XFER_OK, gather_on_host,
-                                            &own.host) == XFER_OK &&
+                         xfi_host_bootstrap(s, XFER_OK, gather_on_host, &own.host) == XFER_OK &&
                          s->n_host_ranks == s->base.size;
   }
   if (made != NULL) own.comm = own.broadcasts = MPI_COMM_NULL; /* owned by `made` now */

@@ -32,8 +32,6 @@ typedef struct xfi_mpi_comm {
   uint64_t token;        /* identifies this comm, on every rank alike */
   uint64_t n_round_tags; /* number of tags for rounds, the same on every rank */
 
-  void *endpoints; /* xfi_host_endpoints() of the ranks of this host */
-
   uint64_t gathering;     /* the gathering by messages in which this rank waits; 0: none */
   uint64_t n_gathered;    /* gatherings by messages that are complete */
   size_t chunk_bytes;     /* bytes of each rank in one operation of a gathering */

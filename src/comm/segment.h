@@ -108,6 +108,7 @@ struct xfi_shared {
   int *host_ranks;           /* [size] each rank's number on this host; -1: it is on another host */
   xfi_segment **at;          /* [n_host_ranks] segments; NULL: no memory is shared with that rank */
   xfi_neighbour *neighbours; /* [n_host_ranks] NULL: ranks are threads of one process */
+  void *endpoints;           /* what the processes publish as they connect (host_bootstrap.c) */
   size_t slots_at;           /* offset of xfi_slots in a segment; its end if there are none */
   size_t n_bytes;            /* size of a segment */
   uint64_t n_steps;          /* steps of gatherings so far */

@@ -45,11 +45,12 @@ bool xfi_shared_is_lost(const xfi_shared *shared, int rank);
 
 /* ---- host_bootstrap.c ---- */
 
-/* Memory for the endpoints that n processes exchange; NULL: out of memory. */
-XFI_PLUGIN_API void *xfi_host_endpoints(int n);
+/* Memory for xfi_shared.endpoints of n processes; NULL: out of memory. */
+void *xfi_host_endpoints(int n);
 /* Collective over the ranks of a host: each maps the segments of all others, or it fails on each.
- * `mine`: this rank's status so far, of xfi_shared_init() and what came before it. */
-XFI_PLUGIN_API xfer_status xfi_host_bootstrap(xfi_shared *shared, void *endpoints, xfer_status mine,
+ * `mine`: this rank's status so far, of xfi_shared_init() and what came before it; the endpoints
+ * have been made. */
+XFI_PLUGIN_API xfer_status xfi_host_bootstrap(xfi_shared *shared, xfer_status mine,
                                               xfer_all_gather_fn all_gather, void *context);
 
 /* Report to all ranks that share memory with this one why the comm is broken. Does nothing in a

@@ -45,13 +45,14 @@ xfer_status xfi_shared_init(xfi_shared *s, const xfi_shared_ops *ops, int n_host
   s->awaits = xfi_calloc((size_t)comm->size, sizeof *s->awaits);
   s->visited = xfi_calloc((size_t)comm->size, sizeof *s->visited);
   s->n_published = xfi_calloc((size_t)comm->size, sizeof *s->n_published);
+  if (processes) s->endpoints = xfi_host_endpoints(n_host_ranks);
   if (processes) s->neighbours = xfi_calloc((size_t)n_host_ranks, sizeof *s->neighbours);
   for (int i = 0; s->neighbours != NULL && i < n_host_ranks; i++)
     s->neighbours[i] = (xfi_neighbour){
         -1, -1}; /* before anything can fail, since 0 could be a descriptor of the caller's */
   XFI_CHECK(s->host_ranks != NULL && s->at != NULL && s->broadcast_sends != NULL &&
                 s->awaits != NULL && s->visited != NULL && s->n_published != NULL &&
-                (s->neighbours != NULL || !processes),
+                ((s->neighbours != NULL && s->endpoints != NULL) || !processes),
             XFER_ERR_NOMEM, "a comm of %d ranks", comm->size);
   s->base.waits = s;
   for (int r = 0; r < comm->size; r++)
@@ -76,6 +77,7 @@ void xfi_shared_end(xfi_shared *s)
   xfi_free(s->host_ranks);
   xfi_free(s->at);
   xfi_free(s->neighbours);
+  xfi_free(s->endpoints);
   xfi_free(s->broadcast_sends);
   xfi_free(s->awaits);
   xfi_free(s->visited);
