@@ -62,8 +62,6 @@ static void transport_free(xfi_mpi_comm *t)
   xfi_free(t->out);
   xfi_free(t->in);
   xfi_free(t->requests);
-  xfi_free(t->notice_sends);
-  xfi_free(t->refusal_sends);
   xfi_free(t->is_waiting);
   xfi_free(t);
 }
@@ -146,6 +144,7 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
   xfer_status st = XFER_OK;
   xfi_mpi_comm *t = NULL;
   int size = 0;
+  int n_requests;
   int n_host_ranks = 0;
   int host_rank = 0;
 
@@ -166,17 +165,15 @@ static xfer_status transport_create(xfi_mpi_comm **out, const communicators *own
   t->out = xfi_calloc(1, t->chunk_bytes);
   t->in = xfi_calloc((size_t)size, t->chunk_bytes);
   /* sizeof the type, since clang-tidy reports sizeof an expression that is a pointer. */
-  t->requests = xfi_calloc(2 * (size_t)size, sizeof(MPI_Request));
-  t->notice_sends = xfi_calloc((size_t)size, sizeof(MPI_Request));
-  t->refusal_sends = xfi_calloc((size_t)XFI_REFUSALS * (size_t)size, sizeof(MPI_Request));
+  n_requests = (2 + 1 + XFI_REFUSALS) * size;
+  t->requests = xfi_calloc((size_t)n_requests, sizeof(MPI_Request));
   t->is_waiting = xfi_calloc((size_t)size, sizeof *t->is_waiting);
-  XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL &&
-                     t->notice_sends != NULL && t->refusal_sends != NULL && t->is_waiting != NULL,
+  XFI_CHECK_DONE(t->out != NULL && t->in != NULL && t->requests != NULL && t->is_waiting != NULL,
                  XFER_ERR_NOMEM, "a comm of %d ranks", size);
-  for (int r = 0; r < size; r++)
-    t->notice_sends[r] = MPI_REQUEST_NULL;
-  for (int i = 0; i < XFI_REFUSALS * size; i++)
-    t->refusal_sends[i] = MPI_REQUEST_NULL;
+  for (int i = 0; i < n_requests; i++)
+    t->requests[i] = MPI_REQUEST_NULL;
+  t->notice_sends = t->requests + 2 * (size_t)size;
+  t->refusal_sends = t->notice_sends + size;
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_size, (own->host, &n_host_ranks)));
   XFI_TRY_DONE(XFI_MPI(MPI_Comm_rank, (own->host, &host_rank)));
   XFI_TRY_DONE(xfi_shared_init(&t->shared, &shared_ops, n_host_ranks, host_rank, true));

@@ -37,7 +37,7 @@ typedef struct xfi_mpi_comm {
   size_t chunk_bytes;     /* bytes of each rank in one operation of a gathering */
   char *out;              /* [chunk_bytes] */
   char *in;               /* [size * chunk_bytes] */
-  MPI_Request *requests;  /* [2 * size] messages of the call in progress */
+  MPI_Request *requests;  /* [2 * size] messages of the call in progress; then the two below */
   MPI_Request collective; /* the collective operation in progress */
   xfi_envelope label;     /* of all broadcasts of a call */
 
@@ -46,10 +46,10 @@ typedef struct xfi_mpi_comm {
   xfi_mpi_notice
       deferred_notice; /* the first notice that does not concern the gathering in progress */
   MPI_Request notice_recv;
-  MPI_Request *notice_sends; /* [size] */
+  MPI_Request *notice_sends; /* [size] in `requests` */
   /* Refusals of runs: the last ones sent to all other ranks and the last received, in turn. */
   xfi_mpi_notice refusals_out[XFI_REFUSALS];
-  MPI_Request *refusal_sends; /* [XFI_REFUSALS][size] */
+  MPI_Request *refusal_sends; /* [XFI_REFUSALS][size] likewise */
   size_t n_refusals_out;      /* number of refusals sent in all */
   /* Those received, of each XFI_KIND_OF(); each one's n_gathered is the least of its senders'. */
   xfi_mpi_notice refused[XFI_KINDS][XFI_REFUSALS];
