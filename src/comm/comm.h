@@ -162,10 +162,8 @@ typedef struct xfi_comm_ops {
    * own, gathering and exchanging go on and connect() makes new ones; otherwise this is abort().
    * NULL: there are no rounds. */
   void (*abort_data)(xfi_comm *comm, const char *why);
-  /* How often abort_data() has cancelled rounds on this rank. NULL, as check_data is then: none can
-   * be cancelled, and each has succeeded or failed when it returns. */
-  uint64_t (*n_data_aborts)(xfi_comm *comm);
-  /* XFER_OK if no rounds were cancelled since n_data_aborts() was n_aborts. */
+  /* XFER_OK if no rounds were cancelled since *n_data_aborts of the comm was n_aborts. NULL: none
+   * can be, and each has succeeded or failed when it returns. */
   xfer_status (*check_data)(xfi_comm *comm, uint64_t n_aborts);
   /* Tell all ranks that this one takes no part in the messages of a run, given by the number of its
    * lanes; or, given XFI_DESTROYED | its number, that this rank has destroyed a plan and comes
@@ -218,6 +216,9 @@ struct xfi_comm {
   bool holds_memory;
   uint64_t n_gatherings; /* gatherings made by xfi_comm_gather() */
   xfi_shared *waits;     /* memory in which ranks publish for whom they wait (late.h); NULL: none */
+  /* How often abort_data() has cancelled rounds on this rank; NULL, as check_data is then: none can
+   * be cancelled. */
+  const _Atomic uint64_t *n_data_aborts;
   xfi_inside inside;
   xfi_run_id run; /* the run whose messages are next */
   uint64_t plan;  /* number of the plan that a commit, run or wait is for, see refuse */
@@ -230,7 +231,7 @@ struct xfi_comm {
  * single run, whose messages nobody then takes. */
 static inline bool xfi_comm_can_cancel(const xfi_comm *comm)
 {
-  return comm->ops->n_data_aborts != NULL;
+  return comm->n_data_aborts != NULL;
 }
 
 /* The envelope of what this rank sends or expects now. A run that failed may leave messages behind,

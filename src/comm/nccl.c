@@ -263,17 +263,6 @@ void xfi_nccl_abort_data(xfi_comm *base, const char *why)
   (void)pthread_mutex_unlock(&comm->lock);
 }
 
-uint64_t xfi_nccl_n_data_aborts(xfi_comm *base)
-{
-  xfi_nccl_comm *comm = xfi_nccl_of(base);
-  uint64_t n;
-
-  (void)pthread_mutex_lock(&comm->lock);
-  n = comm->data.n_aborts;
-  (void)pthread_mutex_unlock(&comm->lock);
-  return n;
-}
-
 xfer_status xfi_nccl_check_data(xfi_comm *base, uint64_t n_aborts)
 {
   xfi_nccl_comm *comm = xfi_nccl_of(base);

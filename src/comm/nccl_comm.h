@@ -70,7 +70,6 @@ xfi_broadcast_fn xfi_nccl_broadcast;
 xfer_status xfi_nccl_connect(xfi_comm *comm, const bool *peers, bool broadcasts,
                              xfi_deadline deadline);
 void xfi_nccl_abort_data(xfi_comm *comm, const char *why);
-uint64_t xfi_nccl_n_data_aborts(xfi_comm *comm);
 xfer_status xfi_nccl_check_data(xfi_comm *comm, uint64_t n_aborts);
 void xfi_nccl_unwatch(xfi_comm *comm, const void *context);
 

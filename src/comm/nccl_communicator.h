@@ -27,7 +27,7 @@ typedef struct xfi_nccl {
   char why[XFI_NCCL_WHY_BYTES]; /* why it was aborted; "": it was not */
   bool is_borrowed;             /* it is the caller's communicator, which is never aborted */
   char difference[XFI_NCCL_DIFFERENCE_BYTES]; /* for texts: how ranks' NCCL settings differ */
-  uint64_t n_aborts;                          /* how often it was aborted */
+  _Atomic uint64_t n_aborts;                  /* how often it was aborted */
   xfi_comm *host;  /* while ranks connect: the comm over which others warn of failures; else NULL */
   uint64_t number; /* how often ranks have connected */
 } xfi_nccl;

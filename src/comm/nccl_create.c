@@ -83,7 +83,6 @@ static const xfi_comm_ops nccl_ops = {
     .abort = nccl_abort,
     .decline = xfi_nccl_decline,
     .abort_data = xfi_nccl_abort_data,
-    .n_data_aborts = xfi_nccl_n_data_aborts,
     .check_data = xfi_nccl_check_data,
     .unwatch = xfi_nccl_unwatch,
     .refuse = nccl_refuse,
@@ -101,7 +100,8 @@ static xfer_status control_create(xfi_nccl_comm **comm, int rank, int size)
   *comm = made;
   XFI_CHECK(made != NULL, XFER_ERR_NOMEM, "an NCCL comm");
   made->n_control_bytes = rows_bytes > slots_bytes ? rows_bytes : slots_bytes;
-  made->base = (xfi_comm){.ops = &nccl_ops, .rank = rank, .size = size};
+  made->base = (xfi_comm){
+      .ops = &nccl_ops, .rank = rank, .size = size, .n_data_aborts = &made->data.n_aborts};
   made->alarm.ring = xfi_nccl_ring;
   made->next_check.at_ns = INT64_MAX;
   (void)pthread_mutex_init(&made->lock, NULL);

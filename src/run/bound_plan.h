@@ -86,7 +86,7 @@ typedef struct xfi_plan_run {
   bool is_announced;       /* peers have been told before the wait that the run failed here */
   bool is_open;            /* xfi_run_assume_complete() counted the run, which may yet fail */
   bool is_sent;            /* all messages of the run have been handed to the comm */
-  uint64_t n_data_aborts;  /* the comm's n_data_aborts() when the run began */
+  uint64_t n_data_aborts;  /* the comm's n_data_aborts when the run began */
   xfi_run_result *results; /* [size of the comm] memory for a wait, which allocates nothing */
   xfi_event *started;      /* the point on the caller's stream where the run began */
   xfi_event *finished;     /* the point where the run ended on this rank */

@@ -139,11 +139,9 @@ static xfer_status check_run(xfer_plan *plan, uint64_t version, xfer_stream stre
 /* A run begins: none of its messages has been handed to the comm yet. */
 static void reset_sent(xfer_plan *plan)
 {
-  const xfi_comm_ops *comm = plan->comm->ops;
-
   for (xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p)) {
     p->run.is_sent = false;
-    if (xfi_comm_can_cancel(plan->comm)) p->run.n_data_aborts = comm->n_data_aborts(plan->comm);
+    if (xfi_comm_can_cancel(plan->comm)) p->run.n_data_aborts = *plan->comm->n_data_aborts;
   }
 }
 
@@ -229,7 +227,7 @@ xfer_status xfi_run_next(xfer_plan *plan, uint64_t version, xfer_stream stream)
 static xfer_status outcome(const xfer_plan *plan)
 {
   /* Messages that were handed to the comm may have been cancelled with those of another plan. */
-  if (plan->comm->ops->check_data != NULL && xfi_plan_has_messages(plan))
+  if (xfi_comm_can_cancel(plan->comm) && xfi_plan_has_messages(plan))
     XFI_TRY(plan->comm->ops->check_data(plan->comm, plan->run.n_data_aborts));
   for (const xfer_plan *p = xfi_run_phase(plan, NULL); p != NULL; p = xfi_run_phase(plan, p))
     XFI_TRY(xfi_direct_outcome(p->lanes.direct, p));

@@ -62,7 +62,7 @@ static void end_messages(xfer_plan *plan)
   const bool has_begun = plan->state == XFI_RUNNING;
 
   if (!has_begun) plan->run.epoch++; /* the flags of this run, which other ranks may have begun */
-  if (xfi_comm_can_cancel(plan->comm) && comm->n_data_aborts(plan->comm) != plan->run.n_data_aborts)
+  if (xfi_comm_can_cancel(plan->comm) && *plan->comm->n_data_aborts != plan->run.n_data_aborts)
     return;
   /* On a device messages may still wait after they were handed to the comm. */
   if (xfi_pipeline_is_empty(plan->lanes.pipeline) ||

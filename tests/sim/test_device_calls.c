@@ -294,7 +294,7 @@ static xfer_status use_comm(xfer_comm **made)
   XFI_TRY(comm->ops->broadcast(comm, &one, 1, 0, stream_of_comm, xfi_deadline_after(20000)));
   XFI_TRY(comm->ops->round(comm, &(xfi_messages){NULL, 0, NULL, 0}, stream_of_comm,
                            xfi_deadline_after(20000)));
-  return comm->ops->check_data(comm, comm->ops->n_data_aborts(comm));
+  return comm->ops->check_data(comm, *comm->n_data_aborts);
 }
 
 /* ---- each in turn -------------------------------------------------------------------------- */
