@@ -2,6 +2,7 @@
 #ifndef XFER_TEST_MPI_RANKS_H
 #define XFER_TEST_MPI_RANKS_H
 
+#include "mpi_barrier.h"
 #include "mpi_comm.h"
 #include "played_core.h"
 #include "unit/comm_checks.h"

@@ -3,6 +3,8 @@
 #ifndef XFER_TEST_PROCESS_RANKS_H
 #define XFER_TEST_PROCESS_RANKS_H
 
+#include "mpi_barrier.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 
