@@ -329,7 +329,8 @@ static void test_expert_maps_must_hold_every_expert(void **state)
 static void test_maps_may_differ_by_layer(void **state)
 {
   static const char table[] = REFIT_TABLE(
-      "\"num_hidden_layers\":2,\"hidden_size\":16,\"model_type\":\"qwen3_moe\"",
+      "\"num_hidden_layers\":2,\"hidden_size\":16,\"moe_intermediate_size\":8,"
+      "\"model_type\":\"qwen3_moe\"",
       "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\",\"layer\":[0,1],"
       "\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}");
   char spec[300];

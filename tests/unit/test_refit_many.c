@@ -84,7 +84,7 @@ static void test_an_expert_map_for_each_of_many_layers_takes_little_time(void **
   enum { LAYERS = 3000, MOST_SECONDS = 10 };
   static const char table[] =
       REFIT_TABLE("\"model_type\":\"qwen3_moe\",\"hidden_size\":16,\"num_hidden_layers\":3000,"
-                  "\"num_experts\":4",
+                  "\"num_experts\":4,\"moe_intermediate_size\":8",
                   "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","
                   "\"layer\":[0,2999],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}");
   const clock_t start = clock();

@@ -81,7 +81,8 @@ static void test_scales_of_rows_go_with_their_rows(void **state)
 #define EXPERTS_OF_WHOLE                                                                           \
   EXPERTS_OF("gate_proj", 8, 16)                                                                   \
   "," EXPERTS_OF("up_proj", 8, 16) "," EXPERTS_OF("down_proj", 16, 8)
-#define MOE_CONFIG REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\",\"num_experts\":4"
+#define MOE_CONFIG                                                                                 \
+  REFIT_DENSE_CONFIG ",\"model_type\":\"qwen3_moe\",\"num_experts\":4,\"moe_intermediate_size\":8"
 
 static void test_scales_of_whole_weights_are_on_all_ranks(void **state)
 {

@@ -87,8 +87,7 @@ static void test_what_takes_turns_follows_each_other(void **state)
   "\"shape\":[16,8],\"dtype\":\"bf16\"}"
 #define SHARING                                                                                    \
   REFIT_TABLE("\"model_type\":\"glm4_moe\",\"num_hidden_layers\":1,\"first_k_dense_replace\":0,"   \
-              "\"hidden_size\":16,"                                                                \
-              "\"n_routed_experts\":2",                                                            \
+              "\"hidden_size\":16,\"moe_intermediate_size\":8,\"n_routed_experts\":2",             \
               MLP("experts.{expert}.", "\"expert\":[0,1],") "," MLP("shared_experts.", ""))
 
 /* The shared one is the last, whatever the kernels did to each. */
