@@ -21,6 +21,7 @@
 #include "quant.h"
 #include "run.h"
 #include "sequence.h"
+#include "staging.h"
 
 /* Frees all that a commit has made, once the last run has ended: perhaps nobody has waited for it.
  */

@@ -15,6 +15,7 @@
 #include "lanes.h"
 #include "peers.h"
 #include "pipeline.h"
+#include "plans.h"
 #include "quant.h"
 #include "run.h"
 #include "scales.h"

@@ -4,7 +4,7 @@
 #ifndef XFI_LANES_H
 #define XFI_LANES_H
 
-#include "staging.h"
+#include "plans.h"
 
 /* ---- commit.c ---- */
 

@@ -10,6 +10,7 @@
 #include "error.h"
 #include "lanes.h"
 #include "local.h"
+#include "staging.h"
 
 enum { ALIGN = 256 }; /* as device memory is */
 

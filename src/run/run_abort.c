@@ -7,6 +7,7 @@
 #include "error.h"
 #include "lanes.h"
 #include "pipeline.h"
+#include "plans.h"
 #include "sequence.h"
 #include "staging.h"
 

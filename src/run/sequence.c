@@ -9,7 +9,7 @@
 #include "count.h"
 #include "error.h"
 #include "pipeline.h"
-#include "staging.h"
+#include "plans.h"
 
 static bool any_sends(const xfer_plan *plan)
 {

@@ -4,8 +4,8 @@
 #ifndef XFI_PLAN_CACHE_H
 #define XFI_PLAN_CACHE_H
 
+#include "plans.h"
 #include "run.h"
-#include "staging.h"
 
 /* Most entries of a cache, as many as a word has bits; the least recently used one is dropped
  * first. */

@@ -59,13 +59,6 @@ void xfi_staging_free(const xfi_plans *plans, xfi_staging_block *block)
   *block = (xfi_staging_block){NULL, 0, {NULL, NULL, NULL}};
 }
 
-xfer_status xfi_run_await_last(const xfer_plan *plan)
-{
-  if (plan->run.n_begun == 0) return XFER_OK;
-  return xfi_event_sync(plan->device, plan->run.finished,
-                        plan->plans->is_ending ? plan->run.deadline : xfi_run_deadline(plan));
-}
-
 /* Replace the block by a larger one. */
 static xfer_status grow(xfi_plans *plans, size_t n_bytes)
 {
