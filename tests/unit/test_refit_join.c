@@ -10,6 +10,11 @@
 
 static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
 {
+#define MOE                                                                                        \
+  REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"                      \
+              "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",                          \
+              "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","       \
+              "\"layer\":[0,1],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}")
   static const struct {
     const char *table, *train, *gen, *word;
   } cases[] = {
@@ -42,11 +47,9 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
                        "self_attn.k_proj.weight", "[16,48]") "," REFIT_P("self_attn.v_proj.weight",
                                                                          "[16,48]")),
        "megatron:", "vllm:tp6", "tp 6 of \"vllm:tp6\" is no multiple of 4 key/value heads"},
-      {REFIT_TABLE("\"num_hidden_layers\":2,\"hidden_size\":16,\"num_experts\":4,"
-                   "\"moe_intermediate_size\":8,\"model_type\":\"qwen3_moe\"",
-                   "{\"pattern\":\"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight\","
-                   "\"layer\":[0,1],\"expert\":[0,3],\"shape\":[16,8],\"dtype\":\"bf16\"}"),
-       "megatron:ep3,dp3", "vllm:", "4 experts do not divide by ep 3"},
+      {MOE, "megatron:ep3,dp3", "vllm:", "4 experts do not divide by ep 3"},
+      {MOE, "torchtitan:ep3,dp3", "vllm:", "where a rank of ep has no expert"},
+      {MOE, "torchtitan:dp5", "vllm:", "cuts dim 1 evenly or not at all, and 16 over 1 ranks"},
       /* a layer lacks k_proj: the model was mutilated */
       {REFIT_TABLE(REFIT_DENSE_CONFIG,
                    REFIT_P("self_attn.q_proj.weight", "[16,16]") "," REFIT_P(
@@ -113,6 +116,7 @@ static void test_what_a_framework_would_refuse_is_refused_by_name(void **state)
     refit_expect_error(cases[i].word);
     refit_sides_end(&s);
   }
+#undef MOE
 }
 
 static void test_layers_none_of_which_a_family_knows_are_refused(void **state)

@@ -206,16 +206,58 @@ static xfer_status cut_experts(xfi_sharding *sharding, const xfi_sharding_input 
   return XFER_OK;
 }
 
-/* ---- FSDP, which cuts what the other axes left, along the first dim of the local tensor ---- */
+/* ---- FSDP, which cuts what the other axes left, along a dim of the local tensor ---- */
+
+/* Finds that dim: the first, but for experts where the side's rules say another. */
+static xfer_status find_fsdp_dim(int *dim, const xfi_sharding_input *in)
+{
+  const xfi_entry *entry = in->entry;
+  const int lead = in->mapping->each_expert;
+  int64_t k = 0;
+
+  if (entry->experts)
+    XFI_TRY(xfi_rule_set_eval(&k, in->set, entry, in->set->side->framework->expert_fsdp_dim));
+  XFI_CHECK(k == 0 || (k > 0 && k < entry->n_dims - lead && entry->in_checkpoint.lead == 0),
+            XFER_ERR_UNSUPPORTED, "\"%s\": FSDP of \"%s\" cannot cut dim %lld of it",
+            entry->pattern, in->set->side->spec, (long long)k);
+  *dim = in->mapping->order[lead + k];
+  return XFER_OK;
+}
+
+/* A dim that is not the local tensor's first must be the same on each of FSDP's n ranks. */
+static xfer_status check_fsdp_parts(const xfi_sharding *sharding, const xfi_sharding_input *in,
+                                    int dim, int n)
+{
+  const xfi_entry *entry = in->entry;
+  const int64_t length = entry->shape[dim];
+  int64_t part;
+  int parts = 1;
+
+  if (dim == in->mapping->order[in->mapping->each_expert]) return XFER_OK;
+  for (int a = 0; a < sharding->n_axes; a++) {
+    const xfer_placement *p = &sharding->placements[a];
+
+    if (p->kind != XFER_REPLICATE && p->dim == dim) parts *= sharding->shape[a];
+  }
+  part = xfi_ceil_div(length, parts);
+  XFI_CHECK(part > 0 && part % n == 0 && length % part % n == 0, XFER_ERR_SHAPE,
+            "\"%s\": FSDP of \"%s\" cuts dim %d evenly or not at all, and %lld over %d ranks do "
+            "not divide by %d",
+            entry->pattern, in->set->side->spec, dim, (long long)length, parts, n);
+  return XFER_OK;
+}
 
 static xfer_status cut_fsdp(xfi_sharding *sharding, const xfi_sharding_input *in, int axis)
 {
   const xfer_side *side = in->set->side;
   const xfi_entry *entry = in->entry;
   const xfi_param_mapping *mapping = in->mapping;
-  const int n = sharding->shape[axis], dim = mapping->order[mapping->each_expert];
+  const int n = sharding->shape[axis];
+  int dim;
 
+  XFI_TRY(find_fsdp_dim(&dim, in));
   if (entry->n_dims <= dim || n == 1 || mapping->whole) return XFER_OK;
+  XFI_TRY(check_fsdp_parts(sharding, in, dim, n));
   XFI_CHECK(mapping->n_weights == 1 || mapping->row_dim != dim, XFER_ERR_UNSUPPORTED,
             "\"%s\" holds several weights, and \"%s\" cuts through them", entry->pattern,
             side->spec);

@@ -206,8 +206,9 @@ typedef struct xfi_side_rules {
   bool takes_layers, takes_map; /* items layers= and map= */
   bool stage_numbers;           /* layers count from 0 in each stage */
   xfer_split_rule expert_cut;
-  const char *round_robin; /* an expression; NULL: never */
-  const char *vocab;       /* the vocabulary is padded to a multiple of this; NULL: it is not */
+  const char *expert_fsdp_dim; /* of a local tensor with experts, FSDP cuts this dim; NULL: 0 */
+  const char *round_robin;     /* an expression; NULL: never */
+  const char *vocab;           /* the vocabulary is padded to a multiple of this; NULL: it is not */
   /* what {layer_prefix} stands for in the names of tensors in the model's own layers and in its
    * extra ones; NULL: nothing */
   const char *layer_prefix, *extra_layer_prefix;

@@ -474,6 +474,7 @@ static xfer_status read_side(xfer_rules *rules, const xfi_doc *doc)
                               FIELD("takes_map", FLAG, &s->takes_map),
                               FIELD("stage_numbers", FLAG, &s->stage_numbers),
                               {"expert_cut", CHOICE, &s->expert_cut, true, CUTS},
+                              FIELD("expert_fsdp_dim", EXPR, &s->expert_fsdp_dim),
                               FIELD("round_robin", EXPR, &s->round_robin),
                               FIELD("vocabulary", EXPR, &s->vocab),
                               FIELD("layer_prefix", TEXT, &s->layer_prefix),
