@@ -137,24 +137,31 @@ static void handle_refusal(xfi_mpi_comm *t, const xfi_mpi_notice *notice)
     known->n_gathered = notice->n_gathered;
 }
 
-/* Handle a notice if one has arrived. If its sender had completed the gathering that this rank is
- * in, then all ranks have contributed, so that it will complete here too: then the notice is
- * deferred to the end of the gathering. */
-static void poll_notice(xfi_mpi_comm *t)
+/* If the sender of a notice had completed the gathering that this rank is in, then all ranks have
+ * contributed, so that it will complete here too: then the notice is deferred to the end of the
+ * gathering. */
+static void take_notice(xfi_mpi_comm *t)
 {
-  int done = 0;
-
-  if (t->notice_recv == MPI_REQUEST_NULL) return;
-  if (MPI_Test(&t->notice_recv, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
-  if (t->notice_in.token == t->token && t->notice_in.refused != 0) {
+  if (t->notice_in.token != t->token) return;
+  if (t->notice_in.refused != 0)
     handle_refusal(t, &t->notice_in);
-  } else if (t->notice_in.token == t->token) {
-    if (t->gathering == 0 || t->notice_in.n_gathered < t->gathering)
-      handle_notice(t, &t->notice_in);
-    else if (t->deferred_notice.token == 0)
-      t->deferred_notice = t->notice_in;
+  else if (t->gathering == 0 || t->notice_in.n_gathered < t->gathering)
+    handle_notice(t, &t->notice_in);
+  else if (t->deferred_notice.token == 0)
+    t->deferred_notice = t->notice_in;
+}
+
+/* Handle all notices that have arrived: a rank that refuses several runs sends one for each, and
+ * this rank may be in any of these runs. */
+static void poll_notices(xfi_mpi_comm *t)
+{
+  while (t->notice_recv != MPI_REQUEST_NULL) {
+    int done = 0;
+
+    if (MPI_Test(&t->notice_recv, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || !done) return;
+    take_notice(t);
+    xfi_mpi_post_notice(t);
   }
-  xfi_mpi_post_notice(t);
 }
 
 /* Handle an alarm of a rank of this host, which has notified all ranks. Not while this rank is in a
@@ -171,7 +178,7 @@ xfer_status xfi_mpi_check_broken(xfi_comm *comm)
   XFI_TRY(xfi_shared_check_process(&t->shared));
   check_finalized(t);
   check_alarm(t);
-  poll_notice(t);
+  poll_notices(t);
   if (atomic_load(&t->shared.broken.is)) xfi_mpi_notify_all(t);
   return xfi_broken_check(&t->shared.broken);
 }
@@ -230,7 +237,7 @@ int xfi_mpi_find_late(xfi_mpi_comm *t)
       continue;
     }
     if (xfi_deadline_expired(grace)) return late;
-    poll_notice(t);
+    poll_notices(t);
     back_off(&n_polls);
   }
   return -1;
@@ -257,7 +264,7 @@ bool xfi_mpi_leave_barrier(xfi_mpi_comm *t)
           MPI_Isend(NULL, 0, MPI_BYTE, (rank + step) % size, XFI_MPI_TAG_LEAVE, t->comm, &pair[1]);
     while (code == MPI_SUCCESS && done == 0) {
       check_alarm(t);
-      poll_notice(t);
+      poll_notices(t);
       if (atomic_load(&t->shared.broken.is) || xfi_deadline_expired(deadline)) break;
       code = MPI_Testall(2, pair, &done, MPI_STATUSES_IGNORE);
       if (done == 0) back_off(&n_polls);

@@ -149,6 +149,46 @@ static bool refused_before_others_come(xfer_comm *comm, uint32_t lane, double pa
   return began == 0;
 }
 
+/* Rank 0 refuses several runs and is in another one before the others come: they are told of each
+ * refusal, and nothing is broken. True: they were not too early. */
+static bool refused_several(xfer_comm *comm, double pause)
+{
+  enum { SEVERAL = 4 };
+  xfer_plan *plans[SEVERAL];
+  xfer_plan *const last = plan_of(comm, XFER_LANE_PACKED);
+  int is_broken;
+
+  for (int i = 0; i < SEVERAL; i++)
+    plans[i] = plan_of(comm, XFER_LANE_PACKED);
+  if (rank != 0) pause_s(pause);
+  for (int i = 0; i < SEVERAL; i++) {
+    if (rank == 0)
+      NEED(xfer_plan_refuse(plans[i], why) == XFER_OK);
+    else
+      (void)!xfer_plan_run(plans[i], 1, NULL);
+  }
+  (void)!xfer_plan_run(last, 1, NULL);
+  is_broken = xfer_plan_wait(last, 0) != XFER_OK;
+  (void)MPI_Allreduce(MPI_IN_PLACE, &is_broken, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  for (int i = 0; i < SEVERAL; i++)
+    xfer_plan_destroy(plans[i]);
+  xfer_plan_destroy(last);
+  return is_broken == 0;
+}
+
+static void several_before_others_come(means wanted)
+{
+  bool is_well = false;
+
+  for (double s = 0.1; s < 5 && !is_well; s *= 7) {
+    xfer_comm *comm = comm_of(wanted);
+
+    is_well = refused_several(comm, s);
+    xfer_comm_destroy(comm);
+  }
+  NEED(is_well);
+}
+
 /* The last rank refuses a run to which nobody comes, and destroys its plan once all have committed
  * another one, which numbers their runs anew. */
 static void refused_and_destroyed_late(xfer_comm *comm, uint32_t lane)
@@ -359,6 +399,8 @@ static void work(void)
   }
   for (int wanted = 0; wanted < N_MEANS; wanted++)
     left_before_commit((means)wanted);
+  for (int wanted = 0; wanted < N_MEANS; wanted++)
+    several_before_others_come((means)wanted);
 }
 
 int main(int argc, char **argv)
