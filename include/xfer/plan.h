@@ -209,7 +209,7 @@ XFER_API XFER_MUST_CHECK xfer_status xfer_plan_commit(xfer_plan *plan);
  *                           remapped, or `stream` is capturing. This rank began nothing. If the
  *                           other ranks began, this rank's xfer_plan_wait() tells them; without it
  *                           they wait until their deadline. Another call may tell them before, as
- *                           after xfer_plan_refuse().
+ *                           after xfer_plan_refuse(); then the plan needs the wait and a commit.
  * @retval XFER_ERR_UNSUPPORTED  `stream` is cudaStreamPerThread. Likewise.
  * @retval XFER_ERR_PEER     Another rank failed, or destroyed its plan, and so aborted the run.
  *                           Likewise.
