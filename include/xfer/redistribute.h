@@ -44,8 +44,7 @@ extern "C" {
  * @retval XFER_ERR_SHAPE     The layouts or views do not fit. Nothing was moved.
  * @retval XFER_ERR_ARG       A layout names a rank that the comm does not have, a view is wrong by
  *                            itself, or copies cannot use its memory. Nothing was moved.
- * @retval XFER_ERR_STATE     A rank holds a part and passed no view; in the text the tensor has the
- *                            number 0. Nothing was moved.
+ * @retval XFER_ERR_STATE     A rank holds a part and passed no view. Nothing was moved.
  * @retval XFER_ERR_PEER      Another rank failed before anything was moved.
  * @retval XFER_ERR_TIMEOUT   A rank did not take part in time; the destination may be torn.
  */

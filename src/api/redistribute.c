@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "bind.h"
 #include "error.h"
 #include "object.h"
 #include "trace.h"
@@ -21,10 +22,21 @@ static xfer_status create(xfer_plan **plan, xfi_plans *plans, xfer_status checke
   return xfi_plan_create(plan, plans, checked, &g->tensor, 1, options);
 }
 
+/* The commit checks this too, in the words of a plan that is bound. */
+static xfer_status check_given(const xfer_plan *plan, xfi_side side, const xfer_view *view)
+{
+  XFI_CHECK(view != NULL || xfi_bind_bytes(plan, 0, side) == 0, XFER_ERR_STATE,
+            "xfer_redistribute: rank %d has a part of the %s, and %s_view is NULL",
+            plan->moves->rank, xfi_side_name(side), side == XFI_SIDE_SRC ? "src" : "dst");
+  return XFER_OK;
+}
+
 static xfer_status bind(xfer_plan *plan, void *context)
 {
   const given *g = context;
 
+  XFI_TRY(check_given(plan, XFI_SIDE_SRC, g->src_view));
+  XFI_TRY(check_given(plan, XFI_SIDE_DST, g->dst_view));
   return xfi_plan_bind(plan, 0, g->src_view, g->dst_view);
 }
 

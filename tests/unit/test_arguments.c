@@ -275,6 +275,30 @@ static void test_a_commit_says_why_any_bind_failed(void **state)
   xfer_layout_destroy(whole[1]);
 }
 
+/* Its text says nothing of a bind, which the call does not have; also if its plan is kept. */
+static void test_a_call_without_a_view_names_the_view(void **state)
+{
+  float memory[2][16] = {{1}, {0}};
+  const xfer_view from = xfer_view_dense(memory[0]), to = xfer_view_dense(memory[1]);
+  xfer_layout *whole[2];
+
+  (void)state;
+  assert_int_equal(xfer_problem_parse(&whole[0], &whole[1], "f32[4,4] (1):R -> (1):R"), XFER_OK);
+  for (int i = 0; i < 2; i++) {
+    REFUSED_AS(XFER_ERR_STATE,
+               "xfer_redistribute: rank 0 has a part of the source, and src_view is NULL",
+               xfer_redistribute(comm, whole[0], NULL, whole[1], &to, NULL));
+    REFUSED_AS(XFER_ERR_STATE,
+               "xfer_redistribute: rank 0 has a part of the destination, and dst_view is NULL",
+               xfer_redistribute(comm, whole[0], &from, whole[1], NULL, NULL));
+    assert_int_equal(xfer_redistribute(comm, whole[0], &from, whole[1], &to, NULL), XFER_OK);
+    assert_true(memory[1][0] == 1);
+    memory[1][0] = 0;
+  }
+  xfer_layout_destroy(whole[0]);
+  xfer_layout_destroy(whole[1]);
+}
+
 static int no_gather(void *context, void *all, const void *mine, size_t n_bytes)
 {
   (void)context;
@@ -547,6 +571,7 @@ int main(void)
       cmocka_unit_test(test_layouts_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_plans_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_a_commit_says_why_any_bind_failed),
+      cmocka_unit_test(test_a_call_without_a_view_names_the_view),
       cmocka_unit_test(test_comms_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_models_and_sides_refuse_null_and_what_is_not_there),
       cmocka_unit_test(test_refits_and_locals_refuse_null_and_what_is_not_there),
