@@ -11,6 +11,7 @@
 enum {
   NS_PER_MS = 1000000,
   NS_PER_S = 1000000000,
+  MS_PER_S = 1000,
   ASK_NS = 20 * NS_PER_MS,  /* between two questions, and before the first */
   SLEEP_NS = 50 * NS_PER_MS /* at a time, where there is somebody to ask */
 };
@@ -24,6 +25,9 @@ typedef struct interrupt {
 } interrupt;
 
 static _Thread_local interrupt own;
+
+/* What xfi_deadline_end() returned last. */
+static _Thread_local char end_text[48];
 
 int64_t xfi_now_ns(void)
 {
@@ -74,10 +78,10 @@ static bool is_interrupted(xfi_deadline deadline, int64_t now_ns)
 
 /* ---- deadlines ----------------------------------------------------------------------------- */
 
-/* Made now. */
-static xfi_deadline after(int64_t from_ns, int64_t ms, int64_t now_ns)
+/* Made now, of a timeout that a text names. */
+static xfi_deadline after(int64_t from_ns, int64_t ms, int64_t now_ns, int64_t named_ms)
 {
-  xfi_deadline deadline = {INT64_MAX, now_ns};
+  xfi_deadline deadline = {INT64_MAX, now_ns, named_ms};
   int64_t ns = 0;
   int64_t at = 0;
 
@@ -89,8 +93,8 @@ xfi_deadline xfi_deadline_after(int64_t timeout_ms)
 {
   const int64_t now_ns = xfi_now_ns();
 
-  if (timeout_ms < 0) return (xfi_deadline){INT64_MAX, now_ns};
-  return after(now_ns, timeout_ms, now_ns);
+  if (timeout_ms < 0) return (xfi_deadline){INT64_MAX, now_ns, 0};
+  return after(now_ns, timeout_ms, now_ns, timeout_ms);
 }
 
 bool xfi_deadline_was_cut(xfi_deadline deadline)
@@ -102,7 +106,7 @@ xfi_deadline xfi_deadline_later(xfi_deadline deadline, int64_t ms)
 {
   const bool cut = xfi_deadline_was_cut(deadline);
 
-  return after(cut ? own.came_ns : deadline.at_ns, ms, xfi_now_ns());
+  return after(cut ? own.came_ns : deadline.at_ns, ms, xfi_now_ns(), deadline.ms);
 }
 
 bool xfi_deadline_expired(xfi_deadline deadline)
@@ -114,7 +118,14 @@ bool xfi_deadline_expired(xfi_deadline deadline)
 
 const char *xfi_deadline_end(xfi_deadline deadline)
 {
-  return was_interrupted(deadline) ? "this rank was interrupted" : "the deadline";
+  const bool is_whole = deadline.ms % MS_PER_S == 0;
+
+  if (was_interrupted(deadline)) return "this rank was interrupted";
+  if (deadline.ms == 0) return "the deadline";
+  (void)snprintf(end_text, sizeof end_text, "the deadline of %lld %s",
+                 (long long)(is_whole ? deadline.ms / MS_PER_S : deadline.ms),
+                 is_whole ? "s" : "ms");
+  return end_text;
 }
 
 struct timespec xfi_deadline_timespec(xfi_deadline deadline)

@@ -20,6 +20,7 @@
 typedef struct xfi_deadline {
   int64_t at_ns;   /* time of the clock of xfi_now_ns(); INT64_MAX: never */
   int64_t made_ns; /* when the deadline was made: a later interrupt ends it; 0: none does */
+  int64_t ms;      /* the timeout that it was made from; 0: none that a text could name */
 } xfi_deadline;
 
 /* Nanoseconds of CLOCK_MONOTONIC. */
@@ -36,7 +37,8 @@ XFI_PLUGIN_API bool xfi_deadline_expired(xfi_deadline deadline);
 /* Did an interrupt end the deadline before it passed? Does not ask the thread's function. */
 bool xfi_deadline_was_cut(xfi_deadline deadline);
 
-/* What ended the deadline, for a text after "before" or "until". */
+/* What ended the deadline, for a text after "before" or "until": "the deadline of 600 s". A later
+ * one keeps the timeout of the deadline it was made from. Valid until the thread's next call. */
 XFI_PLUGIN_API const char *xfi_deadline_end(xfi_deadline deadline);
 
 /* Sleep for less than a second. */

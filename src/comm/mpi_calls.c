@@ -13,14 +13,14 @@
 
 static xfer_status gather_timeout(xfi_mpi_comm *t, xfi_deadline deadline)
 {
-  const char *const end = xfi_deadline_end(deadline);
-
   (void)xfi_broken_set(&t->shared.broken, "rank %d waited for others until %s", t->shared.base.rank,
-                       end);
+                       xfi_deadline_end(deadline));
   xfi_mpi_notify_all(t);
   int late = xfi_mpi_find_late(t);
-  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d did not come before %s", late, end);
-  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s", end);
+  XFI_CHECK(late < 0, XFER_ERR_TIMEOUT, "rank %d did not come before %s", late,
+            xfi_deadline_end(deadline));
+  return XFI_ERROR(XFER_ERR_TIMEOUT, "all_gather did not end before %s",
+                   xfi_deadline_end(deadline));
 }
 
 /* Gather through the comm's own memory, which can be leaked: MPI cannot cancel a collective

@@ -374,9 +374,9 @@ static xfer_status host_flags_sync(xfi_device *device, const xfi_flags *set, con
   for (int i = 0; i < wait->n; i++) {
     if (flag_wait(wait->at[i], value, deadline)) continue;
     *late = i;
-    return XFI_ERROR(XFER_ERR_TIMEOUT, "flag %d of %d is %llu, not yet %llu, at the deadline", i,
+    return XFI_ERROR(XFER_ERR_TIMEOUT, "flag %d of %d is %llu and did not become %llu before %s", i,
                      wait->n, (unsigned long long)atomic_load(as_atomic(wait->at[i])),
-                     (unsigned long long)value);
+                     (unsigned long long)value, xfi_deadline_end(deadline));
   }
   return XFER_OK;
 }

@@ -53,6 +53,23 @@ static void test_zero_timeout_is_expired_at_once(void **state)
   assert_true(xfi_deadline_expired(now));
 }
 
+static void test_the_text_names_the_timeout(void **state)
+{
+  (void)state;
+  const xfi_deadline bare = {.at_ns = 1, .made_ns = xfi_now_ns()};
+  const xfi_deadline short_one = xfi_deadline_after(1500);
+
+  assert_string_equal(xfi_deadline_end(xfi_deadline_after(600000)), "the deadline of 600 s");
+  assert_string_equal(xfi_deadline_end(xfi_deadline_after(1)), "the deadline of 1 ms");
+  assert_string_equal(xfi_deadline_end(short_one), "the deadline of 1500 ms");
+  assert_string_equal(xfi_deadline_end(xfi_deadline_later(short_one, 250)),
+                      "the deadline of 1500 ms");
+  assert_string_equal(xfi_deadline_end(bare), "the deadline");
+  assert_string_equal(xfi_deadline_end(xfi_deadline_later(bare, 250)), "the deadline");
+  assert_string_equal(xfi_deadline_end(xfi_deadline_after(INT64_MAX)),
+                      "the deadline of 9223372036854775807 ms");
+}
+
 static void test_timespec_is_the_same_moment(void **state)
 {
   (void)state;
@@ -193,6 +210,7 @@ int main(void)
       cmocka_unit_test(test_negative_timeout_never_expires),
       cmocka_unit_test(test_timeout_too_far_to_count_never_expires),
       cmocka_unit_test(test_zero_timeout_is_expired_at_once),
+      cmocka_unit_test(test_the_text_names_the_timeout),
       cmocka_unit_test(test_timespec_is_the_same_moment),
       cmocka_unit_test(test_later_is_later),
       cmocka_unit_test_setup(test_a_wait_asks_once_it_has_lasted_and_now_and_then, let_go),
