@@ -198,25 +198,55 @@ static int read_numbered(int *of, const char *name)
   return name + n + 1 < at && n > 1 && name[n - 1] == '-' ? n : 0;
 }
 
-/* Checks that numbered files are complete. Those of one name are neighbours in the list. */
+/* Is a file one of `of` files whose names have the same n characters before the number? */
+static bool is_of_set(const char *file, const char *name, int n, int of)
+{
+  int of_file;
+
+  return read_numbered(&of_file, file) == n && of_file == of && strncmp(file, name, (size_t)n) == 0;
+}
+
+/* Is the file with this number there, of the set? */
+static bool has_number(const folder *f, const char *name, int n, int of, int number)
+{
+  for (size_t i = 0; i < f->files.n; i++)
+    if (is_of_set(f->files.names[i], name, n, of) &&
+        strtol(f->files.names[i] + n, NULL, 10) == number)
+      return true;
+  return false;
+}
+
+/* Checks that the set of a file is complete: `of` files, with n characters before the number. */
+static xfer_status check_set(const folder *f, const char *name, int n, int of)
+{
+  const int width = (int)strcspn(name + n, "-");
+  int missing = has_number(f, name, n, of, 0) ? 0 : 1;
+  int n_files = 0;
+
+  for (size_t i = 0; i < f->files.n; i++)
+    n_files += is_of_set(f->files.names[i], name, n, of);
+  if (n_files == of) return XFER_OK;
+  XFI_CHECK(n_files < of, XFER_ERR_IO,
+            "%s: of the %d files \"%.*s*-of-%d.safetensors\" %d are there", f->path, of, n, name,
+            of, n_files);
+  while (has_number(f, name, n, of, missing))
+    missing++;
+  return XFI_ERROR(XFER_ERR_IO,
+                   "%s: of the %d files \"%.*s*-of-%d.safetensors\" %d are there; "
+                   "\"%.*s%0*d%s\" is missing",
+                   f->path, of, n, name, of, n_files, n, name, width, missing, name + n + width);
+}
+
+/* Checks that numbered files are complete. Those of one name are mostly neighbours in the list. */
 static xfer_status check_numbered(const folder *f)
 {
-  for (size_t i = 0, next; i < f->files.n; i = next) {
+  for (size_t i = 0; i < f->files.n; i++) {
     const char *name = f->files.names[i];
-    int of, n_files = 1;
+    int of;
     const int n = read_numbered(&of, name);
 
-    for (next = i + 1; n > 0 && next < f->files.n; next++) {
-      int of_next;
-      const int k = read_numbered(&of_next, f->files.names[next]);
-
-      if (k > 0 && (k != n || of_next != of || strncmp(name, f->files.names[next], (size_t)n) != 0))
-        break;
-      n_files += k > 0;
-    }
-    XFI_CHECK(n == 0 || n_files == of, XFER_ERR_IO,
-              "%s: of the %d files \"%.*s*-of-%d.safetensors\" %d are there", f->path, of, n, name,
-              of, n_files);
+    if (n == 0 || (i > 0 && is_of_set(f->files.names[i - 1], name, n, of))) continue;
+    XFI_TRY(check_set(f, name, n, of));
   }
   return XFER_OK;
 }
