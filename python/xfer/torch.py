@@ -31,7 +31,7 @@ from ._torch.steps import Steps
 from ._torch.tables import MergedTables, some, tables_of
 from .comm import Agreed, Comm
 from .conversion import Conversion
-from .errors import MismatchError
+from .errors import MismatchError, ShapeError
 from .layout import Layout
 from .plan import Plan, PlanOptions
 from .refit import Model, Refit, Side
@@ -120,6 +120,18 @@ def _left_out(sides: Sequence[MergedTables], strict: bool) -> LeftOut:
     return left
 
 
+def _check_types(sides: Sequence[MergedTables], names: Iterable[str]) -> None:
+    """Raise ShapeError, the same on all ranks, for a tensor whose type differs between the sides, with what converts
+    it: the plan's own text cannot name that option."""
+    for name in names:
+        src, dst = (side.tensors[name].dtype for side in sides)
+        if src != dst:
+            raise ShapeError(
+                f"{name!r}: the source is {src}, the target {dst}; Transfer(..., cast=True) converts f32, bf16 and f16 "
+                "to each other"
+            )
+
+
 class Transfer(Steps):
     """Move all tensors of a sharded module into those of another, planned once and moved at every step. Collective.
 
@@ -151,7 +163,7 @@ class Transfer(Steps):
             weights.step(step)
 
     If a tensor is wrong, its rank raises the error and the others PeerError. Raises MismatchError if the two sides have
-    different names, shapes or types, and in the first step if replicas differ.
+    different names, and in the first step if replicas differ; ShapeError if they have different shapes or types.
     """
 
     _what = "Transfer"  # names the call, which all ranks must make
@@ -195,12 +207,14 @@ class Transfer(Steps):
         for _, unmatched, _ in notes:
             Names(unmatched).check_all({*merged[0].tensors, *merged[1].tensors})
         self.left_out = _left_out(merged, strict)
+        moved = sorted(merged[0].tensors.keys() & merged[1].tensors.keys())
+        if not cast:
+            _check_types(merged, moved)
         self._are_to_compare = all(compares for _, _, compares in notes)
         with Agreed(comm._tell):
             here = [self._select(side, tensors) for side, tensors in enumerate(have)]
             layouts = [layouts_in(merged[side], here[side], ranks, meaning) for side in (0, 1)]
         conversion = (Conversion.cast(),) if cast else ()
-        moved = sorted(merged[0].tensors.keys() & merged[1].tensors.keys())
         rows = [(name, layouts[0].get(name), layouts[1].get(name), *conversion) for name in moved]
         self.plan = Plan(comm, rows, **options)
         self._tensors = TrackedTensors(source, target, select=self._select)

@@ -68,9 +68,9 @@ def push_state_dict(
     begin at rank 0, and the group is a Comm of all. check_replicas: as for Transfer. Both are read only when a key is
     new.
 
-    If names, shapes or types of the two sides differ, all ranks raise MismatchError. After a move that failed, the next
-    call makes another comm if needed, unless `group` is a Comm. Plans are kept as long as the group, or until
-    drop_comm().
+    If names of the two sides differ, all ranks raise MismatchError; if shapes or types do, ShapeError. After a move
+    that failed, the next call makes another comm if needed, unless `group` is a Comm. Plans are kept as long as the
+    group, or until drop_comm().
     """
     _move(group, key, version, {"ranks": ranks, "check_replicas": check_replicas}, source=state_dict)
 
