@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable
-from ctypes import c_int, c_void_p, create_string_buffer
+from ctypes import c_double, c_int, c_void_p, create_string_buffer
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -286,9 +287,10 @@ class Comm(CommCalls):
                 sent = bytes(memoryview(data))
             return self._gather(sent)
 
-    def set_timeout(self, timeout_ms: int) -> None:
-        """Set the deadline of each wait in the comm's own calls, and of later plans that have none of their own. Local;
-        the same on every rank. 0: 10 minutes, the default."""
+    def set_timeout(self, timeout_s: float) -> None:
+        """Set the deadline of each wait in the comm's own calls, and of later plans that have none of their own, in
+        seconds, to the millisecond. Local; the same on every rank. 0: 10 minutes, the default."""
+        timeout_ms = _milliseconds(timeout_s)
         with self._alone():
             self._now(lib.xfer_comm_set_timeout, self, timeout_ms)
 
@@ -337,6 +339,14 @@ class Comm(CommCalls):
 
     def _destroy(self, handle: c_void_p) -> None:
         self._lock.give_back(lib.xfer_comm_destroy, handle)
+
+
+def _milliseconds(timeout_s: float) -> int:
+    """Return a timeout as C takes it: at least 1 if it is not 0, which stands for the default."""
+    seconds = checked(c_double, timeout_s, "timeout_s")
+    if not 0 <= seconds < math.inf:
+        raise ArgError(f"timeout_s is {timeout_s!r}: want seconds, or 0 for the default")
+    return max(1, round(seconds * 1000)) if seconds > 0 else 0
 
 
 def _aside(function: Callable[[], None], timeout_s: float | None = None) -> None:

@@ -169,7 +169,7 @@ def test_a_call_can_be_interrupted_after_one_inside_of_it():
         thread.join()
         outer[0]._now(lib.xfer_comm_all_gather, outer[0], ctypes.create_string_buffer(2), b"a", 1)
 
-    outer[0].set_timeout(20000)
+    outer[0].set_timeout(20)
     began = time.monotonic()
     with signalled(gone), pytest.raises(Gone):
         interruptible(call)

@@ -83,7 +83,7 @@ def test_others_hear_why_in_a_commit(is_late):
     ranks, left = Ranks(), threading.Event()
 
     def work(comm):
-        comm.set_timeout(60000)
+        comm.set_timeout(60)
         with xfer.Plan(comm, [("w", SRC, DST)]) as plan:
             if comm.rank == 2:
                 if is_late:
@@ -105,7 +105,7 @@ def test_others_hear_why_in_a_commit(is_late):
 
 def test_others_hear_why_in_a_commit_after_a_failure():
     def work(comm):
-        comm.set_timeout(60000)
+        comm.set_timeout(60)
         with xfer.Plan(comm, [("w", SRC, DST)]) as plan:
             committed(comm, plan)
             plan.refuse("not yet")
@@ -203,7 +203,7 @@ def test_whoever_comes_late_hears_of_each_plan_that_an_exception_left(lane):
     ranks, left = Ranks(), threading.Event()
 
     def work(comm):
-        comm.set_timeout(60000)
+        comm.set_timeout(60)
         try:
             with xfer.Plan(comm, [("w", SRC, DST)], lane=lane) as outer:
                 committed(comm, outer)
@@ -231,7 +231,7 @@ def test_a_handler_may_raise_before_c_sees_the_run(lane, name):
         raise KeyboardInterrupt("stop")
 
     def work(comm):
-        comm.set_timeout(60000)
+        comm.set_timeout(60)
         try:
             with xfer.Plan(comm, [("w", SRC, DST)], lane=lane) as plan:
                 committed(comm, plan)

@@ -1,6 +1,7 @@
 """A hundred misuses: each is an exception with a sentence, on all ranks where ranks take part, and no crash or hang."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -203,6 +204,20 @@ def test_what_is_true_or_false_is_nothing_else(call, name):
     with pytest.raises(TypeError, match=f"{name} is .*, not True or False"):
         call()
     assert Plan.simulate(2, 0, [("w", HALF, WHOLE)], verify=np.True_) is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [("1", TypeError), (None, TypeError), (-1, xfer.ArgError), (math.nan, xfer.ArgError)]
+)
+def test_a_timeout_is_a_number_of_seconds(wrong, kind):
+    comms = Comm.local(2)
+    with pytest.raises(kind, match=f"timeout_s is {wrong!r}"):
+        comms[0].set_timeout(wrong)
+    for short_s in (np.float32(0.001), 1e-9):  # which is not 0, for the default
+        comms[0].set_timeout(short_s)
+        with pytest.raises(xfer.TimeoutError, match="rank 1 did not come before the deadline of 1 ms"):
+            comms[0].all_gather(b"x")
+        comms = Comm.local(2)
 
 
 def test_errors_name_what_python_calls():

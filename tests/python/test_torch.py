@@ -272,7 +272,7 @@ def test_a_comm_that_numbers_ranks_otherwise_than_torch_is_refused_unless_told(o
     """Else each part would be taken for another rank's."""
 
     def work(comm):
-        comm.set_timeout(20000)
+        comm.set_timeout(20)
         cut, mesh, ours = [torch.distributed.tensor.Shard(0)], one_rank_of_torch, comm.rank == 1
         local = torch.full((2,), 1.0 + comm.rank)
         tensor = torch.distributed.tensor.DTensor.from_local(local, mesh, cut, run_check=False) if ours else local
@@ -309,7 +309,7 @@ def test_a_model_refit_looks_at_more_of_a_dtensor_than_its_local_shape(one_rank_
         return all(bool((x == 1).all()) for x in target.values())
 
     def work(comm):
-        comm.set_timeout(20000)
+        comm.set_timeout(20)
         with pytest.raises((ValueError, xfer.PeerError), match="torch's rank 0 is rank 1 of the comm"):
             refit(comm, Replicate())
         with pytest.raises((TypeError, xfer.PeerError), match="Partial"):
@@ -443,7 +443,7 @@ def test_what_one_rank_cannot_make_a_model_refit_of_is_raised_on_all(wrong, kind
     """As a checkpoint's folder that is on some hosts alone. The comm is as good as before."""
 
     def work(comm):
-        comm.set_timeout(20000)
+        comm.set_timeout(20)
         given = {"model": "qwen3-4b", "train": "fsdp:dp1", "gen": "vllm:tp1,loaded", **(wrong if comm.rank else {})}
         with pytest.raises(kind if comm.rank else xfer.PeerError, match=words):
             xfer.torch.ModelRefit(comm, given["model"], given["train"], given["gen"])

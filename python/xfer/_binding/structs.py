@@ -6,7 +6,19 @@ import ctypes
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from typing import Any
 
@@ -68,7 +80,7 @@ def _number(value: Any, name: str) -> float:
 
 
 _CHECKS: dict[Any, Check] = {c_type: _integers(c_type) for c_type in (c_int32, c_int64, c_size_t, c_uint32, c_uint64)}
-_CHECKS |= {c_void_p: _address, c_char_p: _text, c_float: _number}
+_CHECKS |= {c_void_p: _address, c_char_p: _text, c_float: _number, c_double: _number}
 
 
 def check_of(c_type: Any) -> Check | None:

@@ -133,7 +133,7 @@ def _check_kinds(said: list[bytes], info: Group) -> None:
 def _opened(comm: Comm, info: Group, opened: ExitStack) -> Comm:
     """Set the deadline of a new comm and register its close(). Return the comm."""
     opened.callback(comm.close)
-    comm.set_timeout(int(info.timeout_s * 1000))
+    comm.set_timeout(info.timeout_s)
     return comm
 
 
